@@ -45,7 +45,6 @@ ENTRANCES = {
         "dithc/openmp.py",
         "dithc/comm/launching/supervision.py",
         "dithc/comm/process_group/exchange.py",
-        "dithc/comm/process_group/segment.py",
         "dithc/memory/",
         "dithc/pages/",
         "dithc/bench/libraries/",

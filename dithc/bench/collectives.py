@@ -20,7 +20,7 @@ import torch
 from dithc.bench.bound_child import child_of
 from dithc.bench.record import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
-from dithc.comm import Group
+from dithc.comm import CommConfig, Group
 from dithc.hardware import discover, plan
 from dithc.log import problem
 
@@ -30,11 +30,10 @@ LIMIT_SECONDS = 1200
 
 @dataclass(frozen=True)
 class Contender:
-    """Implementation of the collectives; `played_nodes` is the number of emulated nodes."""
+    """Implementation of the collectives (None: gloo); `played_nodes` is the number of emulated nodes."""
 
     name: str
-    mode: str | None = None
-    wire: str = "fp32"
+    config: CommConfig | None = None
     played_nodes: int = 1
 
 
@@ -43,12 +42,12 @@ IN_PLACE = "in place"
 CONTENDERS = (
     Contender(IN_PLACE),
     Contender("gloo"),
-    Contender("mpi blocking", "blocking"),
-    Contender("iallreduce", "iallreduce"),
-    Contender("hierarchical fp32", "hierarchical"),
-    Contender("hierarchical bf16", "hierarchical", "bf16"),
-    Contender("2 nodes fp32", "hierarchical", "fp32", 2),
-    Contender("2 nodes bf16", "hierarchical", "bf16", 2),
+    Contender("mpi blocking", CommConfig(collectives="blocking")),
+    Contender("iallreduce", CommConfig(collectives="iallreduce")),
+    Contender("hierarchical fp32", CommConfig()),
+    Contender("hierarchical bf16", CommConfig(wire="bf16")),
+    Contender("2 nodes fp32", CommConfig(), 2),
+    Contender("2 nodes bf16", CommConfig(wire="bf16"), 2),
 )
 # (operation, variant, baseline), for the speedup over the baseline.
 COMPARED = (
@@ -144,11 +143,11 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
     """Return the operations of a variant, each followed by a barrier, after one correctness check."""
     import torch.distributed as dist
 
-    backend = "dithc-mpi" if contender.mode else "gloo"
+    backend = "dithc-mpi" if contender.config else "gloo"
     if contender.name == IN_PLACE:
         numbers = torch.zeros(settings.mib * MIB // 4)
         return {"all_reduce": partial(_together, partial(numbers.mul_, 0.5))}
-    with _environment(contender, group):
+    with (contender.config or CommConfig()).active(), _environment(contender, group):
         over = dist.new_group(backend=backend)
     count = settings.mib * MIB // 4 // group.size * group.size
     x, part = torch.zeros(count), torch.zeros(count // group.size)
@@ -158,10 +157,10 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
         dist.all_reduce(x, group=over)
 
     def reduce_scatter() -> None:
-        dist.reduce_scatter_tensor(mine if contender.mode else part, x, group=over)
+        dist.reduce_scatter_tensor(mine if contender.config else part, x, group=over)
 
     def all_gather() -> None:
-        dist.all_gather_into_tensor(x, mine if contender.mode else part, group=over)
+        dist.all_gather_into_tensor(x, mine if contender.config else part, group=over)
 
     operations = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather}
     for name, run in operations.items():
@@ -169,7 +168,7 @@ def _operations(contender: Contender, settings: CollectivesSettings, group: Grou
         part.fill_(1.0 + group.rank)
         run()
         total = float(sum(range(1, group.size + 1)))
-        found = part if name == "reduce_scatter" and not contender.mode else mine
+        found = part if name == "reduce_scatter" and not contender.config else mine
         wanted = 1.0 + group.rank if name == "all_gather" else total
         assert bool((found == wanted).all()), f"{contender.name}: {name} is wrong"
     x.zero_()
@@ -191,8 +190,6 @@ def _environment(contender: Contender, group: Group) -> Iterator[None]:
     """Set the environment variables that a process group reads during construction."""
     number = group.rank * contender.played_nodes // group.size
     wanted = {
-        "DITHC_MPI_MODE": contender.mode or "",
-        "DITHC_MPI_WIRE": contender.wire,
         **({"DITHC_NODE": f"played {number}"} if contender.played_nodes > 1 else {}),
         **({"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}),
     }

@@ -1,7 +1,6 @@
 """Start of commands that run on several ranks, or that need exclusive access to a folder."""
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -45,10 +44,6 @@ def ranks(
     from dithc import comm
 
     machine = experiment.machine
-    for variable, value in (
-        ("DITHC_MPI_MODE", machine.collectives),
-        ("DITHC_MPI_WIRE", machine.wire),
-        ("DITHC_WEIGHTS_WIRE", machine.weights_wire),
-    ):
-        os.environ.setdefault(variable, value)
-    return comm.ranks(expected, cpus_per_rank=machine.cpus_per_rank, timeout_seconds=timeout_seconds)
+    config = comm.CommConfig(collectives=machine.collectives, wire=machine.wire, weights_wire=machine.weights_wire)
+    cpus = machine.cpus_per_rank
+    return comm.ranks(expected, config=config, cpus_per_rank=cpus, timeout_seconds=timeout_seconds)

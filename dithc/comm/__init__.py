@@ -11,21 +11,34 @@ Another backend for gradients replaces the process group created in `group.py` b
 imports mpi4py.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.comm import traffic
 from dithc.comm.cores import ranks
 from dithc.comm.group import Group, connect
 from dithc.comm.launching import ending, launch, supervise
+from dithc.comm.settings import CommConfig
 
 if TYPE_CHECKING:
-    from dithc.comm.gradients import Reducer
+    from dithc.comm.gradients import Reducer, SharedWeights
 
-__all__ = ["Group", "Reducer", "connect", "ending", "launch", "ranks", "supervise", "traffic"]
+__all__ = [
+    "CommConfig",
+    "Group",
+    "Reducer",
+    "SharedWeights",
+    "connect",
+    "ending",
+    "launch",
+    "ranks",
+    "supervise",
+    "traffic",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Reducer":  # Reducer needs torch, which a process that only starts ranks does not.
+    if name not in ("Reducer", "SharedWeights"):  # they need torch, which a process that only starts ranks does not
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.gradients").Reducer
+    from dithc.comm import gradients
+
+    return getattr(gradients, name)

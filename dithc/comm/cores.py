@@ -9,6 +9,7 @@ from functools import partial
 from dithc import openmp
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.comm.group import Group, connect
+from dithc.comm.settings import CommConfig
 from dithc.hardware import Machine, RankPlan, discover, placement, plan
 from dithc.log import logger, problem
 
@@ -19,7 +20,11 @@ log = logger("dithc.cores")
 
 @contextmanager
 def ranks(
-    expected: int | None = None, *, cpus_per_rank: int | None = None, timeout_seconds: float | None = None
+    expected: int | None = None,
+    *,
+    config: CommConfig | None = None,
+    cpus_per_rank: int | None = None,
+    timeout_seconds: float | None = None,
 ) -> Iterator[Group]:
     """Connect the ranks, bind this rank to its cores and set its threads.
 
@@ -33,6 +38,7 @@ def ranks(
 
     Args:
         expected: required number of ranks; None accepts the announced number.
+        config: settings of the exchange between ranks; None for the active settings.
         cpus_per_rank: cores per rank if no launcher specifies them.
         timeout_seconds: time after which a rank stops waiting for another; None for the default of `connect`.
 
@@ -42,7 +48,7 @@ def ranks(
     import torch
 
     openmp.report()
-    with connect(expected, timeout_seconds=timeout_seconds) as group:
+    with (config or CommConfig.current()).active(), connect(expected, timeout_seconds=timeout_seconds) as group:
         if group.is_nested:
             yield group
             return
@@ -77,11 +83,7 @@ def ranks(
 
 
 def _asked_threads() -> int | None:
-    """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use.
-
-    Raises:
-        UserError: the value is not a valid number of threads.
-    """
+    """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use."""
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text or "," in text:
         return None
@@ -97,11 +99,7 @@ def _asked_threads() -> int | None:
 
 
 def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
-    """Return the compute threads of a rank for which OMP_NUM_THREADS is set.
-
-    This is the value itself, except if it counts a scheduler's CPUs and several of them share a core (simultaneous
-    multithreading). Then it is one thread per core.
-    """
+    """Return the compute threads for which OMP_NUM_THREADS asks, but one per core if CPUs of a scheduler share cores."""
     cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
     if launched and cores < asked <= len(mine.cpus):
         log.info(f"{cores} compute thread(s) per rank: its {asked} CPU(s) are {cores} core(s)")
@@ -111,8 +109,7 @@ def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) ->
 
 
 def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
-    """Return the plan without the core of the communication threads, and the CPUs of that core (empty if none is
-    reserved).
+    """Return the plan without the core of the communication threads, and the CPUs of that core, or none.
 
     Each of several core clusters may reserve a core; the first is used and the others stay free.
     """

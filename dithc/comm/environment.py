@@ -72,9 +72,7 @@ class Started:
 
 
 def started_by(environment: Mapping[str, str]) -> Started | None:
-    """Return the launcher that started this process and still serves it.
-
-    Returns None for a single process.
+    """Return the launcher that started this process and still serves it; None for a single process.
 
     A shell inside a job, or a program that a rank started, inherits variables of a launcher that does not serve it.
     Slurm's variables count only inside a job step, because a batch script has SLURM_NTASKS too.
@@ -98,12 +96,7 @@ def left_over(environment: Mapping[str, str]) -> list[str]:
 
 
 def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str, str]:
-    """Return the environment for ranks and for the probe of MPI.
-
-    Args:
-        environment: environment of the starting process, which may itself have a launcher.
-        on_this_node: whether mpiexec starts all ranks on this node, without a job manager.
-    """
+    """Return the environment for ranks and for the probe of MPI; `on_this_node`: mpiexec does not use a job manager."""
     dropped = {*left_over(environment)}
     if on_this_node:
         dropped |= {*HOSTS, *(name for name in environment if name.startswith(TASK))}
@@ -130,15 +123,27 @@ def _serves_pmi(environment: Mapping[str, str]) -> bool:
 
 def _has_launcher(pid: int) -> bool:
     """Check whether a process or one of its ancestors is a launcher of the same user."""
-    while pid > 1:
-        try:
-            name, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rsplit(") ", 1)
-        except (OSError, ValueError):
-            return False
-        if name in LAUNCHERS:
+    while pid > 1 and (fields := process_fields(pid)):
+        if name_of(pid) in LAUNCHERS:
             return True
-        pid = int(fields.split()[1])
+        pid = int(fields[1])
     return False
+
+
+def name_of(pid: int) -> str:
+    """Return the kernel's name of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def process_fields(pid: int | str) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _serves_pmix(environment: Mapping[str, str]) -> bool:
@@ -158,18 +163,13 @@ def _listens(ports: set[str]) -> bool:
 
 
 def announced_ranks(environment: Mapping[str, str]) -> int | None:
-    """Return the number of ranks requested from `dithc launch`.
-
-    Returns None if it did not start this process.
-    """
+    """Return the number of ranks requested from `dithc launch`; None if it did not start this process."""
     value = environment.get(EXPECTED_RANKS_VARIABLE)
     return int(value) if value else None
 
 
 def node_name() -> str:
-    """Return a name that is unique per node, also if containers share a host name.
-
-    DITHC_NODE overrides it.
+    """Return DITHC_NODE, else a name that is unique per node, also if containers share a host name.
 
     Ranks on nodes of the same name exchange through shared memory. Containers that share a kernel but not /dev/shm need
     different names.

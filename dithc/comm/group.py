@@ -6,14 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.comm.environment import STARTED_VARIABLE, UNSET, Started, announced_ranks, left_over, node_name, started_by
@@ -29,9 +28,7 @@ from dithc.log import UserError, logger, problem, setup
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module, Parameter
 
-    from dithc.comm.gradients import Reducer, SharedWeights
     from dithc.comm.mpi import World
     from dithc.comm.process_group import Segment
     from dithc.comm.traffic import Span
@@ -104,7 +101,7 @@ class Group:
         return bool(self.all_reduce_(torch.tensor([int(flag)], dtype=torch.int32), op="max").item())
 
     def broadcast_object(self, value: Any, *, source: int = 0) -> Any:
-        """Return the value of rank `source` on every rank; it must be picklable."""
+        """Return the picklable value of rank `source` on every rank."""
         if self.size == 1:
             return value
         box = [value]
@@ -112,22 +109,15 @@ class Group:
         return box[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the values of all ranks in rank order, on every rank.
-
-        They must be picklable.
-        """
+        """Return the picklable values of all ranks in rank order, on every rank."""
         if self.size == 1:
             return [value]
-        distributed = self.distributed()
         values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value)
+        self.distributed().all_gather_object(values, value)
         return values
 
     def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
-        """Reduce a tensor over all ranks in place and return it.
-
-        `mean` divides the sum by the number of ranks.
-        """
+        """Reduce a tensor over all ranks in place and return it; `mean` divides the sum by the number of ranks."""
         if self.size == 1:
             return tensor
         distributed = self.distributed()
@@ -135,55 +125,20 @@ class Group:
         distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
         return tensor.div_(self.size) if op == "mean" else tensor
 
-    @staticmethod
-    def reducer(parameters: "Iterable[Parameter]", *, over: Any = None, scatter: bool = False) -> "Reducer":
-        """Return a reducer that sums gradients over ranks during the backward pass.
-
-        Args:
-            parameters: parameters to train.
-            over: group of torch.distributed; None for all ranks.
-            scatter: whether each rank receives only its share of the sums.
-        """
-        from dithc.comm.gradients import Reducer
-
-        return Reducer(parameters, group=over, scatter=scatter)
-
-    @staticmethod
-    def shared_weights(
-        model: "Module", reducer: "Reducer", *, parts: "Iterable[Module]", early: "Iterable[Tensor]" = ()
-    ) -> "SharedWeights":
-        """Return the weights of a model as shares of all ranks (see `SharedWeights`).
-
-        Requires a reducer that scatters, and uses its order.
-        """
-        from dithc.comm.gradients import SharedWeights
-
-        return SharedWeights(model, reducer, parts=parts, early=early)
-
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-        """Limit from now on the time for which other ranks wait for a rank.
+        """Limit the time for which other ranks wait for a rank; a rank that exceeds it ends all ranks.
 
-        A rank that exceeds the limit ends all ranks.
-
-        Without effect with gloo, which has a single timeout.
-
-        Args:
-            seconds: limit; None for a longer one than the timeout of `connect`.
-            stopped_seconds: limit for a rank of this node that a signal has stopped.
+        `seconds` None is the timeout of `connect`; `stopped_seconds` applies to a rank of this node that a signal has
+        stopped. Without effect with gloo, which has a single timeout.
         """
-        if self.size > 1 and _backend() == BACKENDS[0]:
-            from dithc.comm.process_group import wait_at_most
-
-            wait_at_most(seconds, stopped_seconds=stopped_seconds)
+        if threads := self._communication():
+            threads.wait_at_most(seconds, stopped_seconds=stopped_seconds)
 
     @contextmanager
     def meeting(self) -> "Iterator[None]":
-        """Bracket a `with` block in which all ranks meet.
+        """End a rank that a signal stops for ten seconds during a `with` block, in which all ranks meet.
 
-        The guard ends a rank that a signal stops for ten seconds.
-
-        For operations that wait without limit, such as the creation of a group. As always, the end of one rank ends
-        all.
+        For operations that wait without limit, such as the creation of a group.
         """
         if self.size > 1:
             end_when_stopped(MEETING_SECONDS)
@@ -193,10 +148,7 @@ class Group:
             end_when_stopped(None)
 
     def part(self, parts: "Sequence[Sequence[int]]") -> Any:
-        """Create one group of torch.distributed per part; collective over all ranks.
-
-        Args:
-            parts: disjoint lists of ranks in ascending order, equal on all ranks.
+        """Create one group of torch.distributed per part, of ascending disjoint ranks; collective over all ranks.
 
         Returns:
             The group of this rank's part; None if the part has one rank or no part contains this rank.
@@ -211,51 +163,28 @@ class Group:
 
     @staticmethod
     def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "Segment":
-        """Return memory shared by the ranks of `over`; collective over them.
-
-        Args:
-            num_bytes: size of the segment.
-            over: group of torch.distributed on one node.
-            timeout_seconds: time after which a rank stops waiting for another.
-
-        Raises:
-            OSError: the memory is not available.
-        """
+        """Return memory shared by the ranks of `over`, a group of torch.distributed (see `Segment`)."""
         from dithc.comm.process_group import Segment
 
-        distributed = Group.distributed()
-
-        members = distributed.get_process_group_ranks(over)
-
-        def broadcast(value: Any) -> Any:
-            box = [value]
-            distributed.broadcast_object_list(box, src=members[0], group=over)
-            return box[0]
-
-        names = [f"rank {member}" for member in members]
-        mine = members.index(distributed.get_rank())
-        meet = partial(distributed.barrier, group=over)
-        return Segment(
-            num_bytes, rank=mine, names=names, broadcast=broadcast, barrier=meet, timeout_seconds=timeout_seconds
-        )
+        return Segment(num_bytes, over=over, timeout_seconds=timeout_seconds)
 
     def communicate_on(self, cpu: int) -> None:
         """Bind the communication threads, also of later process groups, to a logical CPU."""
-        if self.size > 1 and _backend() == BACKENDS[0]:
-            from dithc.comm.process_group import communicate_on
-
-            communicate_on(cpu)
+        if threads := self._communication():
+            threads.communicate_on(cpu)
 
     def recorded(self) -> "AbstractContextManager[list[Span]]":
-        """Record the operations of the communication threads during a `with` block.
+        """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
+        threads = self._communication()
+        return threads.recorded() if threads else nullcontext([])
 
-        The record is empty for one rank or gloo.
-        """
+    def _communication(self) -> ModuleType | None:
+        """Return the module of the communication threads; None for one rank or gloo, which have none."""
         if self.size == 1 or _backend() != BACKENDS[0]:
-            return nullcontext([])
-        from dithc.comm.process_group import recorded
+            return None
+        from dithc.comm import process_group
 
-        return recorded()
+        return process_group
 
     @staticmethod
     def distributed() -> Any:
@@ -276,10 +205,7 @@ class Group:
         return distributed
 
     def close(self) -> None:
-        """Leave the group unless it is nested in the context of an equal group.
-
-        MPI ends with the process.
-        """
+        """Leave the group unless it is nested in the context of an equal group. MPI ends with the process."""
         global _open
         if self.size > 1 and not self.is_nested:
             import torch.distributed as distributed
@@ -431,7 +357,6 @@ def _say(error: BaseException | None, *, who: str) -> None:
 
 
 def _log_of(error: UserError) -> logging.Logger:
-    """Return the logger of the dithc module that raised the error."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
 

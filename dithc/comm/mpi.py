@@ -31,15 +31,8 @@ THREAD_LEVELS = {
 }
 
 
-OPERATIONS = {
-    "sum": MPI.SUM,
-    "product": MPI.PROD,
-    "max": MPI.MAX,
-    "min": MPI.MIN,
-    "band": MPI.BAND,
-    "bor": MPI.BOR,
-    "bxor": MPI.BXOR,
-}
+OPERATIONS = {name: getattr(MPI, name.upper()) for name in ("sum", "max", "min", "band", "bor", "bxor")}
+OPERATIONS["product"] = MPI.PROD
 
 
 class World:
@@ -52,7 +45,6 @@ class World:
         self._process = os.getpid()
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value in rank order, on every rank."""
         return list(self._communicator.allgather(value))
 
     def broadcast(self, value: Any) -> Any:
@@ -60,11 +52,7 @@ class World:
         return self._communicator.bcast(value, root=0)
 
     def connect_again(self, timeout_seconds: float) -> None:
-        """Wait until all ranks call it.
-
-        Raises:
-            UserError: a rank has ended, or does not call it within the timeout.
-        """
+        """Wait until all ranks call it; UserError if a rank has ended or is late."""
         request, ended = self._exchange(False)
         begun, is_late = time.monotonic(), False
         fix = "let every rank of the program call comm.ranks() equally often"
@@ -89,10 +77,7 @@ class World:
             )
 
     def announce_end(self) -> None:
-        """Notify ranks in `connect_again` that this program has ended.
-
-        Waits for all ranks, as MPI's exit would.
-        """
+        """Notify ranks in `connect_again` that this program has ended; waits for all ranks, as MPI's exit would."""
         if os.getpid() == self._process:
             request, _ = self._exchange(True)
             while not request.done():
@@ -104,10 +89,7 @@ class World:
         return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
-        """End every rank immediately with `status`.
-
-        The caller has logged the reason; messages of MPI are discarded.
-        """
+        """End every rank immediately. The caller has logged the reason; messages of MPI are discarded."""
         try:
             with suppress(OSError):  # this process may have reached its limit of open files
                 os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
@@ -145,20 +127,14 @@ class Channel:
 
     @classmethod
     def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "Channel":
-        """Create a channel over ranks of the world, by default all.
-
-        Collective over just these ranks.
-        """
+        """Create a channel over ranks of the world, by default all; collective over just these ranks."""
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
         group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         return cls(MPI.COMM_WORLD.Create_group(group, tag))
 
     def split(self, color: int, *, key: int) -> "Channel":
-        """Create a channel over the ranks with the same color, ordered by key.
-
-        Blocks until all ranks call it.
-        """
+        """Create a channel over the ranks with the same color, ordered by key; blocks until all ranks call it."""
         return Channel(self._communicator.Split(color, key))
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -170,11 +146,9 @@ class Channel:
         return self._communicator.bcast(value, root=0)
 
     def wait_for_all(self) -> None:
-        """Block until all ranks have called this method."""
         self._communicator.Barrier()
 
     def all_reduce(self, x: Buffer, op: str) -> Request:
-        """Reduce x over the ranks in place."""
         return Request(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
 
     def all_reduce_and_wait(self, x: Buffer, op: str) -> None:
@@ -190,10 +164,7 @@ class Channel:
         return Request(self._communicator.Ibcast(x, root=root), x)
 
     def all_gather(self, x: Buffer, out: Buffer) -> Request:
-        """Gather x of each rank into `out`, in rank order.
-
-        x may be this rank's part of `out`.
-        """
+        """Gather x of each rank into `out`, in rank order; x may be this rank's part of `out`."""
         return Request(self._communicator.Iallgather(x, out), x, out)
 
     def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> Request:
@@ -202,10 +173,9 @@ class Channel:
         return Request(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
 
     def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
-        """Exchange parts between all ranks; counts are in elements.
+        """Exchange the parts of x for rank 0, 1, ... between all ranks; `out` receives the parts from them.
 
-        x holds the parts for rank 0, 1, ..., and `out` receives the parts from them. This rank's own part is not
-        copied.
+        Counts are in elements. This rank's own part is not copied.
         """
         layouts = []
         for array, counts in ((x, x_counts), (out, out_counts)):
@@ -215,7 +185,6 @@ class Channel:
         return Request(self._communicator.Ialltoallv(*layouts), x, out)
 
     def send(self, x: Buffer, *, to: int, tag: int) -> Request:
-        """Send x; `receive` on the other rank accepts it."""
         return Request(self._communicator.Isend(x, dest=to, tag=tag), x)
 
     def receive(self, out: Buffer, *, source: int | None, tag: int) -> Request:
@@ -224,24 +193,18 @@ class Channel:
         return Request(self._communicator.Irecv(out, source=origin, tag=tag), out)
 
     def barrier(self) -> Request:
-        """Return a request that completes when all ranks have called this method."""
         return Request(self._communicator.Ibarrier())
 
 
 def multiple_threads() -> bool:
-    """Check whether several threads may call MPI simultaneously."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def facts() -> dict[str, str]:
-    """Return library, version and thread level of MPI."""
+    """Return vendor, standard and thread level of MPI."""
     vendor, numbers = MPI.get_vendor()
     return {
         "vendor": f"{vendor} {'.'.join(map(str, numbers))}",
-        "library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": THREAD_LEVELS.get(MPI.Query_thread(), "unknown"),
-        "chosen_by": os.environ.get(
-            "MPI4PY_LIBMPI", "search order of mpi4py: this environment, then the loader's path"
-        ),
     }

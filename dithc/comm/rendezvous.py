@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlparse
 
@@ -37,43 +38,33 @@ def store_of(world: World, *, timeout: timedelta) -> Any:
 
 
 def install() -> None:
-    """Let `init_process_group(backend)` without env:// variables connect through MPI.
-
-    Applies to calls without a store or a rank.
-    """
+    """Let `init_process_group(backend)` connect through MPI, without env:// variables, a store or a rank."""
     # torch.distributed has a function with the module's name, which hides the module as an attribute.
     module = importlib.import_module("torch.distributed.rendezvous")
-    handlers: dict[str, Handler] | None = getattr(module, "_rendezvous_handlers", None)
-    if handlers is None or "env" not in handlers:
+    handlers: dict[str, Handler] = getattr(module, "_rendezvous_handlers", {})
+    if "env" in handlers:
+        handlers["env"] = partial(_meet, handlers["env"])
+    else:
         log.warning("this torch has no rendezvous env:// that can be extended: give init_process_group a store")
-    elif not isinstance(handlers["env"], _Meeting):
-        handlers["env"] = _Meeting(handlers["env"])
 
 
-class _Meeting:
-    """Rendezvous handler of env:// that connects through MPI if environment and caller specify no address."""
+def _meet(before: Handler, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
+    """Yield store, rank and number of ranks once, through MPI if environment and caller specify no address.
 
-    def __init__(self, before: Handler) -> None:
-        self._before = before
-
-    def __call__(self, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
-        """Yield the store, the rank and the number of ranks once.
-
-        Raises:
-            UserError: the launcher announced another number of ranks than MPI reports.
-        """
-        if urlparse(url).query or any(name in os.environ for name in VARIABLES):
-            yield from self._before(url, timeout=timeout, **options)
-            return
-        world, started = World(), started_by(os.environ)
-        if started is not None and started.size not in (None, world.size):
-            raise problem(
-                "number of ranks",
-                got=f"{world.size} in MPI, {started.size} announced by {started.launcher}",
-                expected="the same",
-                fix="use the launcher of the MPI that mpi4py loads (`dithc doctor` names both)",
-            )
-        yield store_of(world, timeout=timeout), world.rank, world.size
+    Raises UserError if the launcher announced another number of ranks than MPI reports.
+    """
+    if urlparse(url).query or any(name in os.environ for name in VARIABLES):
+        yield from before(url, timeout=timeout, **options)
+        return
+    world, started = World(), started_by(os.environ)
+    if started is not None and started.size not in (None, world.size):
+        raise problem(
+            "number of ranks",
+            got=f"{world.size} in MPI, {started.size} announced by {started.launcher}",
+            expected="the same",
+            fix="use the launcher of the MPI that mpi4py loads (`dithc doctor` names both)",
+        )
+    yield store_of(world, timeout=timeout), world.rank, world.size
 
 
 def _address() -> str:

@@ -7,13 +7,12 @@ Invariants: memory is a result of this project, because the peaks of training st
 is therefore read from the kernel inside the process; a launcher would measure only itself. All sizes are in bytes. A
 number that the kernel does not provide is None, never an estimate.
 
-Extending: `residence.py` parses the kernel's data about mappings, `process.py` its data about the process. Allocation
-belongs to the package `memory`.
+Extending: `process.py` parses the kernel's data about the process and its mappings. Allocation belongs to the package
+`memory`.
 """
 
 from dithc.pages.placement import Placement, place
-from dithc.pages.process import available_bytes, peak_rss_bytes, pss_bytes, ranks_on_node, reset_peak_rss
-from dithc.pages.residence import residence
+from dithc.pages.process import available_bytes, peak_rss_bytes, pss_bytes, ranks_on_node, reset_peak_rss, residence
 
 __all__ = [
     "Placement",

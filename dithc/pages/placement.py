@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dithc import native
 from dithc.log import logger
-from dithc.pages.residence import Range, Residence, residence
+from dithc.pages.process import Range, Residence, residence
 
 log = logger(__name__)
 
@@ -48,14 +48,11 @@ class Placement:
 
     @property
     def huge_bytes(self) -> int:
-        """Bytes on transparent huge pages."""
         return sum(found.huge_bytes or 0 for found in self.clusters)
 
     def describe(self) -> str:
-        """Return a one-line summary."""
-        huge = (
-            f"{self.huge_bytes / MIB:.0f} of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
-        )
+        place = f"of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
+        huge = f"{self.huge_bytes / MIB:.0f} {place}"
         if not self.nodes:
             return f"one memory node, nothing to bind; {huge}"
         near = [
@@ -69,13 +66,12 @@ def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
     """Bind the parts of each cluster to its memory node, use huge pages, and log and return the placement.
 
     Args:
-        tensors: Tensors that have been touched. Only contiguous CPU tensors are placed, and views of the same elements
+        tensors: Tensors that have been touched. Only contiguous CPU tensors are placed; views of the same elements
             count once.
         nodes: Memory node of each cluster (`Team.nodes`). With fewer than two, no memory is bound.
     """
-    ranges = sorted(
-        {_range_of(tensor) for tensor in tensors if tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes}
-    )
+    placed = [tensor for tensor in tensors if tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes]
+    ranges = sorted({(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in placed})
     handle = native.library()
     bound = tuple(nodes) if len(nodes) > 1 and handle is not None else ()
     parts: list[list[Range]] = [[] for _ in bound or (None,)]
@@ -104,8 +100,7 @@ def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
 
 
 def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
-    """Return the address range of each cluster's part of a tensor from start to stop, in complete pages of its
-    elements.
+    """Return the address range of each cluster's part of a tensor from start to stop, in complete pages.
 
     An inner edge is rounded up to the next page of the address space, so that no page has two owners.
     """
@@ -127,7 +122,3 @@ def _bind(handle: object, part: Range, node: int) -> None:
             handle.hc_bind(first, last - first, node)  # type: ignore[attr-defined]
         except ValueError as error:
             log.debug("%s", error)
-
-
-def _range_of(tensor: Tensor) -> Range:
-    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes

@@ -18,6 +18,25 @@ from dithc.parallel.shared import Shared
 LINE = 64  # columns per cache line, which no two ranks share
 
 
+class Apart:
+    """Defaults of `hcops.part.Across` for attention without memory shared by ranks."""
+
+    in_sequence = False
+    most_tokens = 0
+    turn: tuple[int, int] = (0, 0)
+
+    def begin(self) -> None:
+        """See `hcops.part.Across`."""
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """See `hcops.part.Across`."""
+        return across.linears_apart(x, layers, dtype)
+
+    def absent(self) -> str | None:
+        """Return None: message timeouts are reported at their waits."""
+        return None
+
+
 class SharedKeys:
     """Shared-memory attention of the ranks of a node, bitwise equal to one rank.
 
@@ -64,12 +83,11 @@ class SharedKeys:
         return iter(memory)
 
     def absent(self) -> str | None:
-        """Return the missing rank, or None."""
         memories = *self._keys, *self._outputs
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
 
-class Messages:
+class Messages(Apart):
     """Ulysses among U ranks with consecutive tokens, ring among R sets of ranks (USP, arXiv 2405.07719).
 
     With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the
@@ -77,32 +95,20 @@ class Messages:
     rounds differently.
     """
 
-    in_sequence = False
-
     def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
         """Split all U * R ranks, in order."""
-        self.turn = (0, 0)
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
-
-    def begin(self) -> None:
-        """See `hcops.part.Across`."""
-
-    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`."""
-        return across.linears_apart(x, layers, dtype)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
         lengths, mine = self._sets[self._ring.rank], self._ulysses.rank
         n, _, width = qkv.shape
         if self._ulysses.size > 1:
-            by_heads = qkv.view(
-                n, lengths[mine], 3, self._ulysses.size, -1
-            )  # heads of rank u of each part: (..., u, D / U)
-            sent = [by_heads[..., rank, :].contiguous() for rank in range(self._ulysses.size)]
+            by_heads = qkv.view(n, lengths[mine], 3, self._ulysses.size, -1)  # heads of rank u: (..., u, D / U)
+            sent = [part.contiguous() for part in by_heads.unbind(3)]
             got = self._ulysses.swapped(sent, [(n, length, 3, width // 3 // self._ulysses.size) for length in lengths])
             whole = torch.cat(got, dim=1).flatten(2)  # (N, tokens of the set, 3 D / U)
         else:
@@ -114,10 +120,6 @@ class Messages:
         parts = [part.contiguous() for part in torch.split(mixed, lengths, dim=1)]
         back = self._ulysses.swapped(parts, [(n, lengths[mine], mixed.shape[2])] * self._ulysses.size)
         return torch.cat(back, dim=2)  # (N, t, D)
-
-    def absent(self) -> str | None:
-        """Return None, because message timeouts are reported at their waits."""
-        return None
 
     def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:
         with part.part_of(self._tokens):

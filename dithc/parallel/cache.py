@@ -44,15 +44,9 @@ class Cached:
         self._rows: int | None = None
 
     def __call__(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
-        """Return the output (N, t, D) of all blocks, computed or cached.
+        """Return the output (N, t, D) of all blocks, computed or cached, for tokens (N, t, D) and condition (N, D).
 
-        Args:
-            tokens: embedded tokens (N, t, D), of the same rows in each call.
-            c: condition (N, D).
-            time: timestep of all rows.
-
-        Raises:
-            UserError: rows differ from the previous call, or (taylor) the timestep equals the previous one.
+        Raises UserError if rows differ from the previous call, or (taylor) the timestep equals the previous one.
         """
         if self._rows not in (None, len(tokens)):
             raise problem(
@@ -178,10 +172,7 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
 def cache_of(
     settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
 ) -> Cached | None:
-    """Return the cache of one network in one sampling run, or None.
-
-    `tokens` share an image of `num_tokens`.
-    """
+    """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
     if settings is None:
         return None
     if isinstance(settings, training.FirstBlock):

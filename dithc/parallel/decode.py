@@ -2,11 +2,9 @@
 
 The decoder runs unchanged on a rank's rows of the latent. Modules that read across row boundaries are replaced during
 the call: 3 x 3 convolutions add the contributions of neighbor rows, group norms use statistics of all rows, and
-attention reads all keys and values. The image equals the result of one rank except for the order of sums. A separate tile
-would differ, because it has zero padding and its own norm statistics.
-
-Group norms of a single rank are also replaced for channels-last maps, because PyTorch's sequential fp32 sums lose the
-fourth digit at 1,024 px.
+attention reads all keys and values. The image equals the result of one rank except for the order of sums. A separate
+tile would differ, because it has zero padding and its own norm statistics. Group norms of a single rank are replaced
+for channels-last maps, because PyTorch's sequential fp32 sums lose the fourth digit at 1,024 px.
 
 N images, Z latent channels, h, w latent; C channels, H, W image, or a map inside the decoder; G groups of a norm; R
 ranks, h_r rows of rank r.
@@ -14,7 +12,7 @@ ranks, h_r rows of rank r.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,51 +42,32 @@ Forward = Callable[[Tensor], Tensor]
 log = logger(__name__)
 
 
-class Decodes(Protocol):
-    """Required codec interface."""
-
-    @property
-    def id(self) -> str:
-        """Kind and digest of the settings that determine a latent."""
-
-    def decode(self, latent: Tensor) -> Tensor:
-        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
-
-
 class Decoding:
-    """Decoder of replicated latents; images are returned on the first rank.
+    """Decoder of replicated latents; `obstacle` is the reason against a partition of images, or None."""
 
-    `obstacle` is the reason against a partition of images, or None.
-    """
+    def __init__(self, codec: Codec, ranks: Ranks, *, by_rows: ByRows = False) -> None:
+        """Select the method and log the reason. `by_rows` True partitions every image.
 
-    def __init__(self, codec: Decodes, ranks: Ranks, *, by_rows: ByRows = False) -> None:
-        """Select the method and log the reason.
-
-        Args:
-            by_rows: True partitions every image. "auto" partitions the images left after an equal number of complete
-                images per rank. Codecs with an obstacle are never partitioned.
+        "auto" partitions the images left after an equal number of complete images per rank. Codecs with an obstacle are
+        never partitioned.
         """
         self._codec, self._ranks, self._by_rows = codec, ranks, by_rows
         self.obstacle = why = obstacle(codec) if ranks.size > 1 else None
-        if ranks.size == 1:
-            return
-        if by_rows is False:
+        if ranks.size == 1 or by_rows is False:
             return
         if why is not None:
             log.info(f"{ranks.size} ranks decode complete images each: {codec.id} cannot be partitioned by rows, {why}")
             self._by_rows = False
         elif by_rows is True:
             log.info(f"{ranks.size} ranks decode every image together by rows (parallel_vae is set)")
-        elif by_rows == "auto":
+        else:
             log.info(f"{ranks.size} ranks decode complete images each, and the remaining images together by rows")
 
     def __call__(self, latents: Tensor) -> Tensor:
         """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank; an empty tensor (0) on others.
 
-        Images are decoded one at a time because the bits of a convolution may depend on the batch.
-
-        Raises:
-            UserError: `by_rows` is True and a latent has fewer rows than ranks.
+        Images are decoded one at a time because the bits of a convolution may depend on the batch. Raises UserError if
+        `by_rows` is True and a latent has fewer rows than ranks.
         """
         ranks, count = self._ranks, len(latents)
         if ranks.size == 1:
@@ -112,16 +91,13 @@ class Decoding:
         return _joined([part for part in parts if part is not None], latents)
 
     def _whole(self, latents: Tensor) -> Tensor:
-        with _over(Ranks(), _parts_of(self._codec), ()):
+        with _over(Ranks(), self._codec.decoder_parts, ()):
             images = [self._codec.decode(latent) for latent in torch.split(latents, 1) if len(latent) > 0]
         return _joined(images, latents)
 
 
 def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
-    """Return the rows of a latent (N, Z, h, w) per rank.
-
-    Raises UserError if there are fewer rows than ranks.
-    """
+    """Return the rows of a latent (N, Z, h, w) per rank; UserError if there are fewer rows than ranks."""
     height = latent.shape[2]
     if height < ranks.size:
         raise problem(
@@ -134,39 +110,28 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
 
 
 @torch.no_grad()
-def decoded_rows(codec: Decodes, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """Return this rank's rows (N, C, H h_r / h, W) of the decoded images.
+def decoded_rows(codec: Codec, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
+    """Return this rank's rows (N, C, H h_r / h, W) of the decoded images, for a codec without `obstacle`.
 
-    Args:
-        codec: codec without `obstacle`.
-        ranks: ranks that share the rows.
-        lengths: rows of each rank, at least one; None for an even split.
-
-    Raises:
-        UserError: there are fewer rows than ranks.
+    `lengths` are the rows of each rank, at least one; None for an even split, or UserError with fewer rows than ranks.
     """
     lengths = rows_of(latent, ranks) if lengths is None else list(lengths)
     assert min(lengths) > 0, f"a rank without rows: {lengths}"
     assert sum(lengths) == latent.shape[2], f"{lengths} of {latent.shape[2]} rows"
     first = starts(lengths)[ranks.rank]
-    with _over(ranks, _parts_of(codec), lengths):
+    with _over(ranks, codec.decoder_parts, lengths):
         return codec.decode(latent[:, :, first : first + lengths[ranks.rank]])
 
 
-def obstacle(codec: Decodes) -> str | None:
+def obstacle(codec: Codec) -> str | None:
     """Return the reason that a codec's decoder cannot be partitioned by rows, or None."""
-    parts = _parts_of(codec)
-    if not parts:
+    if not codec.decoder_parts:
         return "because its decoder layers are not accessible"
-    for part in parts:
+    for part in codec.decoder_parts:
         for name, module in part.named_modules():
             if not _is_known(module):
                 return f"because layer {name or 'itself'} ({type(module).__name__}) is not supported by rows"
     return None
-
-
-def _parts_of(codec: Decodes) -> tuple[nn.Module, ...]:
-    return codec.decoder_parts if isinstance(codec, Codec) else ()
 
 
 def _joined(images: list[Tensor], latents: Tensor) -> Tensor:

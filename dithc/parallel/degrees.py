@@ -40,7 +40,6 @@ class Degrees:
 
     @property
     def tokens(self) -> int:
-        """Ranks that share the tokens of an image."""
         return self.shared * self.ulysses * self.ring
 
     @property
@@ -50,7 +49,6 @@ class Degrees:
 
     @property
     def size(self) -> int:
-        """Ranks of a group."""
         return self.data * self.rows * self.inner
 
     def __str__(self) -> str:
@@ -104,11 +102,9 @@ class Work:
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
-        """Return the work of a network; `more` sets other fields."""
         linear, width = flops_per_image(config).forward_linear, config.hidden_size
-        uncut = (
-            2 * (6 * config.depth + 3) * width**2
-        )  # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
+        # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
+        uncut = 2 * (6 * config.depth + 3) * width**2
         return cls(
             shards=shards,
             tokens=config.num_tokens,
@@ -128,7 +124,6 @@ class Work:
 
     @property
     def row_flops(self) -> float:
-        """Total FLOPs per row."""
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
@@ -155,10 +150,6 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
         return f"{degrees.shared} does not divide the {ranks_a_node} ranks per node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
         return f"{work.heads} heads are not a multiple of {degrees.ulysses}"
-    return _fault_of_stages(degrees, work)
-
-
-def _fault_of_stages(degrees: Degrees, work: Work) -> str | None:
     if degrees.stages > 1 and not work.patches:
         return "stages require patches"
     if degrees.stages > max(1, work.depth):
@@ -174,7 +165,6 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
     """Yield all degrees that share one image among at most `ranks` ranks, valid or not.
 
     Args:
-        ranks: maximum number of ranks.
         windows: windows of a scene. Ranks that share windows share tokens in memory only, unless `given` is set. Window
             degrees that do not reduce the windows per rank are skipped.
         given: fixed degree of windows.

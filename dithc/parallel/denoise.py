@@ -13,8 +13,7 @@ from dithc.model import DiT
 from dithc.parallel.cache import Blocks, cache_of
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.shared import explained
-from dithc.parallel.stages import Staged
-from dithc.parallel.strips import by_token, embedded, rotated_from
+from dithc.parallel.stages import Staged, by_token, embedded, rotated_from
 
 ALONE = Ranks()
 
@@ -44,14 +43,11 @@ class Denoiser:
         Args:
             model: network in evaluation mode.
             bf16: whether products use bf16 (autocast).
-            rows: ranks that share the rows of a batch, each with all tokens or the part of `tokens`.
-            tokens: ranks that share the tokens of an image.
-            over: attention of these ranks; None for one rank.
-            blocks: blocks of an earlier denoiser with the same model, `over` and cache setting (`DiT.chain`); None to
-                create them.
-            cache: cache across calls; all calls then belong to one sampling run, with the same rows at one timestep.
-            stages: pipeline stages of the network, each with all tokens.
-            pipefusion: settings of the patches; calls are restricted as with a cache.
+            rows, tokens, stages: ranks that share the rows of a batch, the tokens of an image, the blocks of the network.
+            over: attention of the ranks that share tokens; None for one rank.
+            blocks: blocks of an earlier denoiser with the same model, `over` and cache setting; None to create them.
+            cache, pipefusion: approximations across calls, which then belong to one sampling run, with the same rows at
+                one timestep.
         """
         self.model = model
         # Other networks are called directly, without a partition.

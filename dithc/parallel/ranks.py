@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from dithc.parallel.shared import Joining
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,7 @@ class Ranks:
     joining: Joining | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
-        """Return the concatenation of all parts along `dim`, on every rank.
-
-        `lengths` are the sizes of all parts along `dim`; other sizes and the data type are equal.
-        """
+        """Return the concatenation of all parts along `dim`, of the sizes `lengths`, on every rank."""
         if self.size == 1:
             return part
         if self.joining is not None:
@@ -40,10 +39,7 @@ class Ranks:
         return torch.cat(parts, dim=dim)
 
     def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """Return `joined` on the first rank only.
-
-        Returns None elsewhere. The first rank's part must not be empty.
-        """
+        """Return `joined` on the first rank, whose part must not be empty; None elsewhere."""
         if self.size == 1:
             return part
         if self.rank > 0:
@@ -55,61 +51,48 @@ class Ranks:
         places[0].copy_(part)
         for rank, place in enumerate(places[1:], start=1):
             if lengths[rank] > 0:
-                coming = (
-                    place if place.is_contiguous() else torch.empty_like(place, memory_format=torch.contiguous_format)
-                )
+                coming = place.contiguous()  # the place itself, or a copy
                 distributed.recv(coming, group=self.group, group_src=rank)
                 if coming is not place:
                     place.copy_(coming)
         return whole
 
     def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Exchange parts between all ranks.
-
-        Returns the dense parts for this rank, in rank order.
-        """
+        """Exchange parts between all ranks; return the dense parts for this rank, in rank order."""
         got = [parts[0].new_empty(list(shape)) for shape in shapes]
         distributed.all_to_all(got, list(parts), group=self.group)
         return got
 
     def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begin to send a dense block to the next rank of the ring.
-
-        Returns:
-            A function that waits for the block of the previous rank.
-        """
+        """Begin to send a dense block to the next rank of the ring; return a function that waits for the previous."""
         got = block.new_empty(list(shape))
         following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        sending = distributed.isend(block, group=self.group, group_dst=following)
-        coming = distributed.irecv(got, group=self.group, group_src=before)
+        return self._begun([(block, following)], [(got, before)], result=got)
 
-        def arrived() -> Tensor:
-            for work in (sending, coming):
-                assert work is not None
-                work.wait()
-            return got
-
-        return arrived
-
-    def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], object]:
+    def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], None]:
         """Begin to send a tensor to a rank; return a function that waits for completion."""
-        sending = distributed.isend(x.contiguous(), group=self.group, group_dst=to, tag=tag)
-        assert sending is not None
-        return sending.wait
+        return self._begun([(x.contiguous(), to)], [], tag=tag, result=None)
 
     def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
         """Begin to receive a tensor with this tag; return a function that waits for it."""
-        coming = distributed.irecv(into, group=self.group, group_src=source, tag=tag)
+        return self._begun([], [(into, source)], tag=tag, result=into)
 
-        def arrived() -> Tensor:
-            assert coming is not None
-            coming.wait()
-            return into
+    def _begun(
+        self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], *, tag: int = 0, result: T
+    ) -> Callable[[], T]:
+        """Begin to send and receive tensors, each to or from a rank; return a function that waits for all."""
+        works = [distributed.isend(x, group=self.group, group_dst=rank, tag=tag) for x, rank in sent]
+        works += [distributed.irecv(x, group=self.group, group_src=rank, tag=tag) for x, rank in received]
+
+        def arrived() -> T:
+            for work in works:
+                assert work is not None
+                work.wait()
+            return result
 
         return arrived
 
     def spread(self, x: Tensor, *, source: int) -> Tensor:
-        """Broadcast a dense tensor of one rank to all."""
         if self.size > 1:
             distributed.broadcast(x, group=self.group, group_src=source)
         return x
@@ -121,27 +104,15 @@ class Ranks:
             A function that waits for the last edge of the previous rank and the first edge of the next rank (None
             without this neighbor).
         """
-        waited: list[Any] = []
-        sent: list[Tensor] = []  # kept alive until they are sent
-
-        def swap(edge: Tensor, other: int) -> Tensor | None:
-            if not 0 <= other < self.size:
-                return None
-            sent.append(edge.contiguous())
-            got = torch.empty_like(sent[-1])
-            waited.append(distributed.isend(sent[-1], group=self.group, group_dst=other))
-            waited.append(distributed.irecv(got, group=self.group, group_src=other))
-            return got
-
-        above, below = swap(first, self.rank - 1), swap(last, self.rank + 1)
-
-        def arrived() -> tuple[Tensor | None, Tensor | None]:
-            for work in waited:
-                work.wait()
-            sent.clear()
-            return above, below
-
-        return arrived
+        sent, received = [], []
+        both: list[Tensor | None] = []
+        for edge, other in ((first, self.rank - 1), (last, self.rank + 1)):
+            both.append(None)
+            if 0 <= other < self.size:
+                both[-1] = got = torch.empty_like(edge, memory_format=torch.contiguous_format)
+                sent.append((edge.contiguous(), other))
+                received.append((got, other))
+        return self._begun(sent, received, result=(both[0], both[1]))
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set; the same on every rank."""
@@ -161,5 +132,4 @@ def cut(count: int, size: int) -> list[int]:
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Return the start of each part."""
     return list(accumulate(lengths, initial=0))[:-1]

@@ -23,15 +23,11 @@ class Shared:
     """Shared memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
 
     def __init__(self, group: Any) -> None:
-        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._segments: list[Any] = []
 
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor at the start of the memory.
-
-        All ranks request the same tensors in the same order.
-        """
+        """Return a tensor at the start of the memory. All ranks request the same tensors in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if not self._segments or num_bytes > self._segments[-1].memory.numel():
             self._segments.append(_made(num_bytes, self._group))
@@ -42,7 +38,6 @@ class Shared:
         self._segments[-1].meet(calls)
 
     def absent(self) -> str | None:
-        """Return the missing rank, or None."""
         return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
@@ -54,7 +49,6 @@ class Joining:
     """
 
     def __init__(self, group: Any) -> None:
-        """Initialize for a group of torch.distributed on one node."""
         self._group = group
         self._memories: deque[Any] = deque([None, None])
 
@@ -90,13 +84,11 @@ def _made(num_bytes: int, group: Any) -> Any:
 
 
 def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a tensor at the start of a segment."""
     memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
     return memory.view(dtype).view(tuple(shape))
 
 
 def explained(error: ValueError, absent: str) -> UserError:
-    """Return the UserError for a barrier with a missing rank."""
     told = problem(
         f"{absent} is lost while ranks generate an image together",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",

@@ -3,16 +3,14 @@
 A patch attends to earlier patches of this call and to later patches of the previous call; each stage stores their keys
 and values for its blocks. With the C kernels, the result therefore does not depend on the number of stages. Warm-up
 calls, and calls with a single patch, use complete images and equal the plain network bitwise; stages then pipeline over
-rows of the batch.
-
-The pipeline drains at the end of each call. With M patches and N stages the utilization is M / (M + N - 1), and n / (n
-+ N - 1) for n rows in warm-up. Overlapping S steps would give M S / (M S + N - 1). Each patch is sent once per stage
-boundary, T D numbers per row and call at any depth; all stages receive the output.
+rows of the batch. The pipeline drains at the end of each call: with M patches and N stages the utilization is
+M / (M + N - 1). Each patch is sent once per stage boundary, and all stages receive the output.
 
 n rows of a batch; T tokens of an image, t of a patch, D width, p side of a patch of pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,21 +20,20 @@ from dithc.config import training
 from dithc.hcops import across
 from dithc.log import problem
 from dithc.model import DiT
+from dithc.parallel.attention import Apart
 from dithc.parallel.ranks import Ranks, cut, starts
-from dithc.parallel.strips import by_token, embedded, rotated_from
 
 Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
 
 
-class KeptKeys:
+class KeptKeys(Apart):
     """Attention of a patch over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
     def __init__(self, num_tokens: int) -> None:
         self._tokens = self.most_tokens = num_tokens
-        self.turn = (0, 0)
         self._of_block: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
         self._block, self._num_rows = 0, 0
         self._rows, self._mine = slice(0), slice(0)
@@ -45,13 +42,6 @@ class KeptKeys:
     def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
         """Select the next call: block number, unit, and the total number of rows."""
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
-
-    def begin(self) -> None:
-        """See `hcops.part.Across`; `turn_to` sets the position."""
-
-    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`."""
-        return across.linears_apart(x, layers, dtype)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """See `hcops.part.Across`."""
@@ -62,29 +52,20 @@ class KeptKeys:
         mixed, *self._kept = across.attention_with(memory, qkv, num_heads, first=self._mine.start)
         return mixed
 
-    def absent(self) -> str | None:
-        """Return None, because message timeouts are reported at their waits."""
-        return None
+
+def _check(name: str, got: int, most: int, of: str) -> None:
+    if got > most:
+        expected, fix = f"at most the {most} {of}", f"lower it to {most}"
+        raise problem(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
 
 
 class Staged:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
     def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
-        """Initialize for a network in evaluation mode and its stages; collective."""
-        tokens, depth = model.config.num_tokens, len(model.blocks)
-        for what, got, most, of in (
-            (
-                "pipefusion_parallel_degree",
-                settings.pipefusion_parallel_degree,
-                depth,
-                "blocks of the network, at least one per stage",
-            ),
-            ("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch"),
-        ):
-            if got > most:
-                fix = f"lower it to {most}"
-                raise problem(f"pipefusion.{what}", got=got, expected=f"at most the {most} {of}", fix=fix)
+        tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
+        _check("pipefusion_parallel_degree", degree, depth, "blocks of the network, at least one per stage")
+        _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")
         self.keys = KeptKeys(tokens)
         self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
         self._patches = cut(tokens, settings.patches)
@@ -94,16 +75,7 @@ class Staged:
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Return patches (n, T, p*p*out), fp32, on every stage.
-
-        Args:
-            x: latents (n, Z, h, w).
-            t: timesteps (n).
-            y: labels (n).
-
-        Raises:
-            UserError: rows differ from the previous call.
-        """
+        """Return patches (n, T, p*p*out), fp32, on every stage, of latents (n, Z, h, w), timesteps (n) and labels (n)."""
         if self._rows not in (0, len(x)):
             raise problem(
                 "rows per network call in a sampling run with pipefusion",
@@ -157,3 +129,31 @@ class Staged:
                 self.keys.turn_to(number, unit, num_rows=self._rows)
                 tokens = block(tokens, c)
         return tokens
+
+
+def by_token(model: DiT, x: Tensor) -> Tensor:
+    """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p); its slices have complete tokens."""
+    p, (rows, columns) = model.config.patch_size, model.config.grid
+    return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
+
+
+def embedded(model: DiT, patches: Tensor, mine: slice) -> Tensor:
+    """Return the tokens (n, t, D) of a strip of patches (n, Z, p, T, p)."""
+    tokens: Tensor = model.x_embedder(patches[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]
+    return tokens
+
+
+@contextmanager
+def rotated_from(model: DiT, mine: slice) -> Iterator[None]:
+    """Restrict the rotary tables of all blocks to these tokens during the context."""
+    whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
+    if mine == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
+        yield
+        return
+    try:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]
+        yield
+    finally:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tables  # type: ignore[union-attr]

@@ -1,20 +1,20 @@
-"""Group of ranks that generates a shard, and the part of each rank.
+"""Group of ranks that generates a shard: data parts of the images, branches and windows, stages, and parts of the tokens."""
 
-A group of R ranks generates a shard. It is divided into data parts of the images; each part into branches of guidance
-and windows of a scene; each of these into parts of the tokens, or stages of the network.
-"""
-
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dithc import native
 from dithc.comm import Group
+from dithc.latents import Codec
 from dithc.log import problem
 from dithc.parallel.attention import Messages, SharedKeys
-from dithc.parallel.decode import ByRows, Decodes, Decoding
+from dithc.parallel.decode import ByRows, Decoding
 from dithc.parallel.degrees import Degrees
 from dithc.parallel.ranks import Ranks, cut, starts
 from dithc.parallel.shared import Joining
@@ -50,40 +50,28 @@ class Team:
     def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
         """Return this rank's team; collective.
 
-        Args:
-            groups: disjoint groups of `degrees.size` ranks each; tokens or stages innermost, then branches, then
-                images.
-
-        Raises:
-            UserError: ranks that share keys and values are on several nodes.
+        `groups` are disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
+        Raises UserError if ranks that share keys and values are on several nodes.
         """
         if group.size == 1:
             return cls()
-        inner, shard, tokens = degrees.inner, degrees.size, degrees.tokens
-        sets, rows = degrees.ulysses, degrees.rows
+        # ranks of a group: (data, rows, stages, sets of the ring, ranks of a set)
+        shape = degrees.data, degrees.rows, degrees.stages, degrees.tokens // degrees.ulysses, degrees.ulysses
+        grid, messages = np.arange(degrees.size).reshape(shape), degrees.shared == 1
         cuts = {
-            "members": [list(range(shard))],
-            "leaders": [list(range(0, shard, inner * rows))],
-            "rows": [
-                [at + branch * inner + place for branch in range(rows)]
-                for at in range(0, shard, inner * rows)
-                for place in range(inner)
-            ],
-            "tokens": [list(range(at, at + tokens)) for at in range(0, shard, tokens)],
-            "stages": [
-                list(range(at + token, at + inner, tokens)) for at in range(0, shard, inner) for token in range(tokens)
-            ],
-            "part": [list(range(at, at + inner * rows)) for at in range(0, shard, inner * rows)],
-            "ulysses": [list(range(at, at + sets)) for at in range(0, shard, sets)],
-            "ring": [
-                list(range(at + place, at + tokens, sets)) for at in range(0, shard, tokens) for place in range(sets)
-            ],
+            "members": [list(range(degrees.size))],
+            "leaders": [grid[:, 0, 0, 0, 0].tolist()],
+            "part": _along(grid, 1, 2, 3, 4),
+            "rows": _along(grid, 1),
+            "stages": _along(grid, 2),
+            "tokens": _along(grid, 3, 4),
+            "ring": _along(grid, *([3] if messages else [])),
+            "ulysses": _along(grid, *([4] if messages else [])),
         }
         said = group.gather_objects((group.node, native.library() is not None))
         nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
-        if degrees.shared > 1:
+        if not messages:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
-            cuts["ulysses"] = cuts["ring"] = [[i] for i in range(shard)]
         found: dict[str, Ranks | None] = {}
         for name, parts in cuts.items():
             of_world = [[members[i] for i in part] for members in groups for part in parts]
@@ -98,14 +86,11 @@ class Team:
         if number is None:
             return cls(number=None, leaders=None)
         place = list(groups[number]).index(group.rank)
-        data = place // (inner * rows), degrees.data
+        data = place // (degrees.rows * degrees.inner), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedKeys | Messages | None:
-        """Return the attention over the ranks' tokens; None for one rank.
-
-        `num_tokens` is the number per image.
-        """
+        """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
@@ -113,11 +98,8 @@ class Team:
             return SharedKeys(self.tokens, lengths)
         return Messages(self.ulysses, self.ring, lengths)
 
-    def decoding(self, codec: Decodes, *, by_rows: ByRows) -> Decoding:
-        """Return the decoder of this rank's images.
-
-        Its result is on the first rank of the part.
-        """
+    def decoding(self, codec: Codec, *, by_rows: ByRows) -> Decoding:
+        """Return the decoder of this rank's images, with the result on the first rank of the part."""
         return Decoding(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
@@ -128,10 +110,7 @@ class Team:
         return indices[first : first + lengths[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the results of two calls, (N, ...) of equal shape.
-
-        Two branches are computed in parallel.
-        """
+        """Return the results of two calls, (N, ...) of equal shape; two branches are computed in parallel."""
         if self.rows.size == 1:
             return one(), other()
         mine = (one, other)[self.rows.rank]()
@@ -141,11 +120,18 @@ class Team:
     def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
         """Return the images of shard indices `of` on the group's first rank; None on others.
 
-        `images` are the images of this rank's part, read on its first rank; None for no images.
+        `images` are those of this rank's part, read on its first rank; None without images.
         """
         if self.leaders is None:
             return None
         return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
+
+
+def _along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
+    """Return the ranks that differ in these axes only."""
+    ends = range(-len(axes), 0)
+    found: list[list[int]] = np.moveaxis(grid, axes, ends).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
+    return found
 
 
 def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:

@@ -3,7 +3,7 @@
 Legend: K stored averages.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,9 @@ def average_of(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
-    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's.
-
-    Returns:
-        fp32 weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`.
-
-    Raises:
-        UserError: A checkpoint is missing or damaged, or has no averages of several lengths.
+    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's. Returns fp32
+    weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`. Raises UserError if a
+    checkpoint is missing or damaged, or has no averages of several lengths.
     """
     lengths = checkpoint.meta["ema"].get("lengths")
     if not lengths:
@@ -54,26 +50,18 @@ def average_of(
     found = combine(Profile(step, length), stored)
     sums: dict[str, Tensor] = {}
     for profile, share in zip(stored, found.shares, strict=True):
-        if abs(share) > NEGLIGIBLE:
-            _add(sums, _weights(store, profile, manifest=manifest), share)
+        if abs(share) <= NEGLIGIBLE:
+            continue
+        file = Store.average_file(profile.length)
+        folder = store.open(profile.step, manifest=manifest, files=[file]).folder  # verifies the bytes
+        for name, value in read_tensors(folder / file).items():
+            if name in sums:
+                sums[name].add_(value, alpha=share)
+            else:
+                sums[name] = value.to(torch.float64).mul_(share)
     log.info(
         f"average of length {length} at step {step}: lengths {lengths} of {len(steps)} checkpoint(s), "
         f"relative profile error {found.misfit:.2g}"
     )
     weights = {name: sums.pop(name).float() for name in list(sums)}
     return weights, {"ema": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}
-
-
-def _weights(store: Store, profile: Profile, *, manifest: Path) -> Mapping[str, Tensor]:
-    """Return a stored average after verification of its bytes."""
-    file = Store.average_file(profile.length)
-    return read_tensors(store.open(profile.step, manifest=manifest, files=[file]).folder / file)
-
-
-def _add(sums: dict[str, Tensor], weights: Mapping[str, Tensor], share: float) -> None:
-    """Add a share of weights to sums in float64."""
-    for name, value in weights.items():
-        if name in sums:
-            sums[name].add_(value, alpha=share)
-        else:
-            sums[name] = value.to(torch.float64).mul_(share)

@@ -10,9 +10,8 @@ from dithc.comm import Group
 from dithc.hardware import discover
 from dithc.log import problem
 from dithc.parallel import Work, choosing
-from dithc.sample.generate import Images
+from dithc.sample.generate import Images, Reconstructions
 from dithc.sample.job import Job
-from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.shards import SHARD_IMAGES
 
 DECODED = 16  # side of the latent crop that is decoded to measure the decoding rate
@@ -50,7 +49,6 @@ def chosen_degrees(
 
 
 def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
-    """Return the work of shards with the given numbers of images."""
     if not isinstance(images, Images):
         return Work(shards=shards)
     branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion

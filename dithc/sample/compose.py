@@ -4,7 +4,6 @@ Legend: N images; C bands, H, W image.
 """
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
-from dithc.latents import Latents, open_codec
+from dithc.latents import Codec, Latents, open_codec
 from dithc.log import logger, problem, progress
 from dithc.pages import available_bytes
 from dithc.parallel import Team, groups_of
 from dithc.runs import Manifest, digest, outputs, sha256_file
 from dithc.sample import reuse
 from dithc.sample.choices import chosen_degrees
-from dithc.sample.generate import Images
+from dithc.sample.generate import Images, Reconstructions
 from dithc.sample.job import Job
 from dithc.sample.network import describe, load_guide, load_network
-from dithc.sample.reconstruct import Reconstructions
 from dithc.sample.scenes import check_memory, check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
 
@@ -42,10 +40,8 @@ log = logger(__name__)
 def sample(job: Job, group: Group) -> dict[str, Any] | None:
     """Draw the missing images of an evaluation and write the manifest; all ranks, placed on their cores, share the shards.
 
-    If the job ends earlier, sampling stops between two shards and keeps every finished shard.
-
-    Returns:
-        The values of the manifest; None after an early stop.
+    Returns the values of the manifest. If the job ends earlier, sampling stops between two shards, keeps every finished
+    shard and returns None.
 
     Raises:
         UserError: Inputs are missing, damaged or inconsistent, an image is not finite, or the disk is full.
@@ -56,13 +52,14 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
         output.check(stage="sample", name=job.name)
     inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    opened = _open_codec(job) if job.evaluation.at == "codec" else open_images(job, tiles_digest=inputs[str(job.tiles)])
-    images, meta = opened
+    is_codec, sampler = job.evaluation.at == "codec", job.evaluation.sampler
+    images, meta = _open_codec(job) if is_codec else open_images(job, tiles_digest=inputs[str(job.tiles)])
     decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
-    sampler = job.evaluation.sampler
-    if job.evaluation.at != "codec" and isinstance(sampler, training.InstalledSampler) and sampler.files:
+    if is_codec:
+        decided["codec"] = meta["codec"]
+    elif isinstance(sampler, training.InstalledSampler) and sampler.files:
         decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
-    identity = digest(decided | ({"codec": meta["codec"]} if job.evaluation.at == "codec" else {}))
+    identity = digest(decided)
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
     shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
@@ -101,22 +98,19 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
 
 def inputs_of(job: Job) -> dict[str, str]:
     """Return the digest of each input manifest, by path."""
-    stages: dict[Path | None, str] = {
-        job.checkpoint: "train",
-        job.latents: "latents",
-        job.tiles: "tiles",
-        job.codec: "codec",
-    }
-    return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages.items() if path is not None}
+    stages = ((job.checkpoint, "train"), (job.latents, "latents"), (job.tiles, "tiles"), (job.codec, "codec"))
+    return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages if path is not None}
 
 
 def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
-    """Return tiles and codec of a codec-only evaluation, and their manifest entries."""
-    tiles = Tiles(job.tiles.parent)
-    codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
-    stretch = digest(tiles.info["display"])
-    meta = {"step": None, "codec": codec.id, "stretch": stretch}
+    tiles, codec = _tiles_and_codec(job)
+    meta = {"step": None, "codec": codec.id, "stretch": digest(tiles.info["display"])}
     return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
+
+
+def _tiles_and_codec(job: Job) -> tuple[Tiles, Codec]:
+    tiles = Tiles(job.tiles.parent)
+    return tiles, open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
 
 
 def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
@@ -124,8 +118,7 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
     guide = load_guide(job)
     model, meta = load_network(job)
     assert job.latents is not None
-    tiles = Tiles(job.tiles.parent)
-    codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
+    tiles, codec = _tiles_and_codec(job)
     if codec.id != meta["codec"]:
         raise problem(
             f"codec of evaluation {job.name} differs from the codec of the training run",
@@ -143,23 +136,20 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
     objective = Objective.of(training.Objective(**meta["objective"]))
-    bf16 = meta["dtype"] == "bf16"
-    meta["stretch"] = digest(tiles.info["display"])
-    chosen = job.evaluation
     images = Images(
         model,
         codec,
-        evaluation=chosen,
+        evaluation=job.evaluation,
         classes=classes,
         objective=objective,
-        bf16=bf16,
+        bf16=meta["dtype"] == "bf16",
         guide=guide,
         parallel_vae=job.parallel_vae,
     )
     images.check_size(job.name)
-    meta["network_evaluations"] = images.network_evaluations()
-    meta["bands"] = codec.in_bands
-    return images, meta
+    evaluations = images.network_evaluations()
+    stretch = digest(tiles.info["display"])
+    return images, meta | {"network_evaluations": evaluations, "stretch": stretch, "bands": codec.in_bands}
 
 
 def _scenes(images: Images | Reconstructions) -> Images | None:
@@ -169,9 +159,9 @@ def _scenes(images: Images | Reconstructions) -> Images | None:
 
 def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: int, group: Group) -> None:
     """Raise UserError on all ranks if scenes exceed memory or disk, before sampling starts."""
-    each = [available // group.local_size for available in (available_bytes(),) if available is not None]
-    free = [known for found in group.gather_objects(each) for known in found]
-    if free:
+    available = available_bytes()
+    each = group.gather_objects(None if available is None else available // group.local_size)
+    if free := [known for known in each if known is not None]:
         check_memory(images.shape, free=min(free))
     on_disk = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
     check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
@@ -213,9 +203,7 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
     scenes = _scenes(images)
     make = images.images if scenes is None else scenes.latents
     total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
-    made, slowest = 0, 0.0
-    is_whole = True
-    label = f"sample {job.name}"
+    made, slowest, is_whole, label = 0, 0.0, True, f"sample {job.name}"
     with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
         for shard in mine:
             left = deadline.seconds_left()
@@ -236,13 +224,7 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
 
 
 def _write(
-    images: Images | Reconstructions,
-    shards: Shards,
-    shard: int,
-    parts: list[Tensor],
-    *,
-    team: Team,
-    begun: float,
+    images: Images | Reconstructions, shards: Shards, shard: int, parts: list[Tensor], *, team: Team, begun: float
 ) -> None:
     """Collect a shard on the first rank of its group, which writes it."""
     scenes = _scenes(images)
@@ -274,7 +256,6 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
 
 
 def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest entries of the sampling settings."""
     kept = (
         "weights",
         "sampler",
@@ -308,7 +289,7 @@ def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> d
         "at": chosen.at,
         "described": describe(chosen, step=meta["step"]),
         **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
-        **reuse.numbers(chosen, (shards.read_sidecar(shard) for shard in range(shards.count))),
+        **reuse.numbers(chosen, sidecars),
         "seed": chosen.seed,
         "codec": meta["codec"],
         "stretch": meta["stretch"],

@@ -70,7 +70,6 @@ def load_guide(job: Job) -> DiT | None:
 
 
 def describe(evaluation: training.Evaluation, *, step: int) -> str:
-    """Return a description of the sampled weights."""
     if evaluation.at == "codec":
         return "reconstructions of real tiles"
     if evaluation.at == "untrained":

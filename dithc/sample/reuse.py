@@ -38,7 +38,6 @@ def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) 
 
 
 def said(numbers: Mapping[str, Any]) -> str:
-    """Return a description of the savings of a cache."""
     made, whole = numbers["blocks"]
     saved, seconds = numbers["seconds_saved"], numbers["seconds"]
     times = (seconds + saved) / seconds if seconds else 1.0

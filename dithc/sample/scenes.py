@@ -6,8 +6,9 @@ Legend: Z latent channels, h, w latent; C bands, H, W image.
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,15 +78,16 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
         with ExitStack() as stack:
             targets: list[_Rows] = []
             bands = 0
-            for rows in _lines(images.rows(latent)):  # (C, rows, W)
+            # Conversion temporarily needs several times the size of the rows (C, rows, W).
+            for rows in chain.from_iterable(torch.split(part, LINES, dim=1) for part in images.rows(latent)):
                 image = rows.numpy()[None]
                 shards.check(shard, image)
                 bands = image.shape[1]
                 if not targets:
-                    paths = shards.path(shard), shards.path(shard, kind="rgb")
-                    shapes = (bands, side, side), (3, side, side)
-                    kinds = (np.float16, np.uint8)
-                    targets = [stack.enter_context(_rows_of(*each)) for each in zip(paths, shapes, kinds, strict=True)]
+                    for kind, channels, dtype in (("shard", bands, np.float16), ("rgb", 3, np.uint8)):
+                        temporary = stack.enter_context(replacing(shards.path(shard, kind=kind)))
+                        file = stack.enter_context(temporary.open("wb"))
+                        targets.append(_Rows(file, (channels, side, side), dtype))
                 targets[0].append(as_stored(image[0]))
                 targets[1].append(images.codec.to_rgb(rows[None])[0])
         shape, labels = (bands, side, side), images.labels(shards.indices(shard))
@@ -93,12 +95,6 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
         shards.say(shard, shape=shape, labels=labels, seconds=seconds, seam_ratio=seams)
     except OSError as error:
         raise shards.unwritten(shard, error) from error
-
-
-def _lines(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Split rows into smaller parts, because conversion temporarily needs several times their size."""
-    for part in parts:
-        yield from torch.split(part, LINES, dim=1)
 
 
 class _Rows:
@@ -111,18 +107,11 @@ class _Rows:
         self._start = file.tell()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write the next rows (C, rows, W)."""
         _, height, width = self._shape
         for band, part in enumerate(rows):
             self._file.seek(self._start + (band * height + self._done) * width * self._dtype.itemsize)
             self._file.write(np.ascontiguousarray(part, self._dtype).data)
         self._done += rows.shape[1]
-
-
-@contextmanager
-def _rows_of(path: Path, shape: tuple[int, int, int], dtype: Any) -> Iterator[_Rows]:
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        yield _Rows(file, shape, dtype)
 
 
 def picture(shards: Shards) -> npt.NDArray[np.uint8]:

@@ -66,7 +66,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
     first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
     error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
-    spacing, least = (_even_times(chosen), 1) if chosen.sampler in training.FLOW_SAMPLERS else (_own_spacing(chosen), 0)
+    spacing, least = _own_spacing(chosen)
     before = error(spacing)
     times, after = descend(error, tuple(chosen.times or spacing), least=least, report=log.info)
     unseen = {"before": judge(spacing), "after": judge(times)}
@@ -105,16 +105,14 @@ class _Error:
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
 
-def _own_spacing(chosen: training.Evaluation) -> Times:
+def _own_spacing(chosen: training.Evaluation) -> tuple[Times, int]:
+    """Return the timesteps of a solver without `times`, and the least last one; equal intervals for a flow."""
     assert isinstance(chosen.sampler, str), "installed samplers are not searched"
+    if chosen.sampler in training.FLOW_SAMPLERS:
+        count = chosen.num_times
+        return tuple(round(training.FLOW_START * (count - index) / count) for index in range(count)), 1
     spacing = SAMPLERS[chosen.sampler].spacing
-    return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist()))
-
-
-def _even_times(chosen: training.Evaluation) -> Times:
-    """Return the starts of equal intervals, in thousandths."""
-    count, start = chosen.num_times, training.FLOW_START
-    return tuple(round(start * (count - index) / count) for index in range(count))
+    return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist())), 0
 
 
 def descend(
@@ -160,7 +158,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
 
     The images use seeds of the evaluation that are not scored. One half is for the search, always with the same noise,
-    the other for validation. `scipy.optimize` provides the bounded scalar minimization (Brent 1973, section 5.8).
+    the other for validation.
 
     Args:
         job: Evaluation with network, guidance, solver and steps; its `epsilon_scaling` is ignored.
@@ -170,9 +168,6 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     Returns:
         `epsilon_scaling` (0 without an improvement), settings of the search, and scores: `searched` on the first half,
         `unseen` on the second; `before` at 0, `after` with it.
-
-    Raises:
-        UserError: The evaluation does not sample a network.
     """
     begun = time.monotonic()
     chosen = job.evaluation

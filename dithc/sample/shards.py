@@ -39,11 +39,9 @@ class Shards:
 
     @property
     def count(self) -> int:
-        """Number of shards."""
         return -(-self.total // self.each)
 
     def indices(self, shard: int) -> range:
-        """Return the image indices of a shard."""
         return range(shard * self.each, min((shard + 1) * self.each, self.total))
 
     def path(self, shard: int, *, kind: str = "shard") -> Path:
@@ -51,11 +49,9 @@ class Shards:
         return self.folder / f"{kind}-{shard:05d}.npy"
 
     def sidecar(self, shard: int) -> Path:
-        """Return the path of a shard's sidecar."""
         return self.path(shard).with_suffix(".json")
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
-        """Return the content of a shard's sidecar."""
         return unseal(plain(self.sidecar(shard)).read_text())
 
     def fault(self, shard: int) -> str | None:
@@ -133,7 +129,6 @@ class Shards:
         atomic_write(self.sidecar(shard), seal(said))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
-        """Return the error of a failed write."""
         return problem(
             f"shard {shard} could not be written to {self.folder}",
             got=error,
@@ -142,14 +137,12 @@ class Shards:
         )
 
     def files(self) -> list[Path]:
-        """Return the paths of all arrays and sidecars."""
         shards = range(self.count)
         arrays = [self.path(shard, kind=kind) for shard in shards for kind in ("shard", "rgb")]
         return [*arrays, *map(self.sidecar, shards)]
 
 
 def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Convert scaled units to the stored type."""
     return np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
 
 

@@ -13,8 +13,7 @@ Extending: another partitioning of tensors is a field of `Piece`, which `files.p
 `reading.py` reads.
 """
 
-from dithc.tensors.files import TensorFile, numbered, write_file, write_tensors
-from dithc.tensors.pieces import Piece, assemble
+from dithc.tensors.files import Piece, TensorFile, assemble, numbered, write_file, write_tensors
 from dithc.tensors.reading import read_external, read_tensors
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Content of a safetensors file, and its writing in hashed blocks.
+"""Pieces of named tensors, the content of a safetensors file, and its writing in hashed blocks.
 
 Format: 8 bytes with the length of the header, the header (JSON: type, shape and byte range of each tensor, and
 metadata), then the bytes of all tensors without gaps.
@@ -6,6 +6,7 @@ metadata), then the bytes of all tensors without gaps.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dithc.tensors.pieces import Piece
+from dithc.log import problem
 from dithc.tensors.writing import NewFile, whole_blocks
 
 PIECES_KEY = "pieces"
@@ -40,6 +41,67 @@ TYPES = {
 """Type names in the format."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A part of a tensor.
+
+    Attributes:
+        name: Name of the complete tensor.
+        values: Values of this part; shape (count) if `dim` is None.
+        shape: Shape of the complete tensor.
+        dim: Dimension along which the tensor is sliced; None for a range of its flattened elements.
+        start: Index of the first slice along `dim`, or of the first element.
+    """
+
+    name: str
+    values: Tensor
+    shape: tuple[int, ...]
+    dim: int | None = None
+    start: int = 0
+
+    @classmethod
+    def whole(cls, name: str, values: Tensor) -> "Piece":
+        return cls(name=name, values=values, shape=tuple(values.shape), dim=None if values.dim() == 0 else 0)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.values.numel() == math.prod(self.shape)
+
+
+def assemble(pieces: Iterable[Piece]) -> dict[str, Tensor]:
+    """Assemble complete tensors by name from all of their pieces, in any order.
+
+    Raises:
+        UserError: Pieces of a tensor overlap, leave a gap, or disagree about its shape.
+    """
+    by_name: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_name.setdefault(piece.name, []).append(piece)
+    return {name: _whole(parts) for name, parts in by_name.items()}
+
+
+def _whole(parts: list[Piece]) -> Tensor:
+    first = parts[0]
+    if len(parts) == 1 and first.is_whole:
+        return first.values.reshape(first.shape)
+    parts = sorted(parts, key=lambda piece: piece.start)
+    flat, dim = first.dim is None, first.dim or 0
+    length, at = math.prod(first.shape) if flat else first.shape[dim], 0
+    for part in parts:
+        if (part.shape, part.dim) != (first.shape, first.dim) or part.start != at:
+            break
+        at += part.values.shape[dim]
+    else:
+        if at == length:
+            return torch.cat([part.values for part in parts], dim=dim).reshape(first.shape)
+    raise problem(
+        f"tensor {first.name} cannot be assembled",
+        got=", ".join(f"{tuple(part.values.shape)} at {part.start} along {part.dim} of {part.shape}" for part in parts),
+        expected=f"contiguous parts up to {length}",
+        fix="use another checkpoint: the files of the ranks are from different checkpoints",
+    )
+
+
 @dataclass(frozen=True)
 class TensorFile:
     """Content of one file.
@@ -63,7 +125,6 @@ class TensorFile:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors, without the header."""
         return sum(piece.values.nbytes for piece in self.pieces)
 
     def head(self) -> bytes:
@@ -92,18 +153,9 @@ class TensorFile:
 
 
 def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Write a file and flush it to disk without reading it back.
+    """Write a file and flush it to disk without reading it back; return its entry: path (name only), sha256, bytes.
 
-    Args:
-        path: File in an existing folder.
-        content: Content, which must not change during the call.
-        check: Called before every block; an exception aborts the writing.
-
-    Returns:
-        Entry of the file for a list of files: path (name only), sha256, bytes.
-
-    Raises:
-        OSError: The disk is full or not writable.
+    `check` is called before every block; its exception aborts the writing. Raises OSError if the disk is full.
     """
     digest, size = hashlib.sha256(), 0
     with NewFile(path) as file:
@@ -117,11 +169,7 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
-    """Write a file of complete tensors; `said` is added to its metadata.
-
-    Raises:
-        OSError: The disk is full or not writable.
-    """
+    """Write a file of complete tensors, with `said` in its metadata; OSError if the disk is full or not writable."""
     write_file(path, TensorFile.of((Piece.whole(name, value) for name, value in tensors.items()), said=said))
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dithc.log import UserError
 from dithc.sealed import parse
-from dithc.tensors.files import PIECES_KEY
-from dithc.tensors.pieces import Piece, assemble
+from dithc.tensors.files import PIECES_KEY, Piece, assemble
 from dithc.weights import content_of, files_of, unreadable, unwrapped
 
 # Exceptions of damaged files and of wrong descriptions of pieces.
@@ -23,10 +22,8 @@ DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, Attribut
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a safetensors file, or of its numbered shards, mapped into memory.
 
-    A tensor that is complete in one file is a view of that file. A tensor in pieces is assembled at each access.
-
-    Args:
-        path: A file such as `model.safetensors`, or the name whose shards `model-00001-of-00002.safetensors` exist.
+    `path` is a file such as `model.safetensors`, or the name whose shards `model-00001-of-00002.safetensors` exist. A
+    tensor that is complete in one file is a view of that file. A tensor in pieces is assembled at each access.
 
     Raises:
         UserError: A file is missing, truncated or of another format, or pieces do not form complete tensors.
@@ -40,11 +37,8 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
 def read_external(path: Path) -> tuple[Any, dict[str, str]]:
     """Read weights that another program wrote; the bytes of a file decide its format, not its name.
 
+    `path` is a file of safetensors or torch.save, or shards of safetensors in any form that `weights.files_of` accepts.
     Files are mapped into memory if their format allows it. Names have no wrapper prefixes (see `weights.unwrapped`).
-
-    Args:
-        path: A safetensors file or a file of torch.save; or shards of safetensors in any form that `weights.files_of`
-            accepts.
 
     Returns:
         Names to tensors, or the object that torch.save wrote: tensors, containers and an argparse.Namespace only. Then
@@ -111,20 +105,18 @@ class _Tensors(Mapping[str, Tensor]):
                 self.where.setdefault(name, []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self.where[name]
+        pieces, found = [], self.where[name]
         try:
-            return self._assembled(name, found)
+            for handle, key, cut in found:
+                values: Tensor = handle.get_tensor(key)
+                piece = Piece.whole(name, values)
+                if cut:
+                    shape = tuple(cut["shape"])
+                    piece = Piece(name=name, values=values, shape=shape, dim=cut["dim"], start=cut.get("start", 0))
+                pieces.append(piece)
+            return assemble(pieces)[name]
         except DAMAGE as error:
             raise _unreadable(self._path, error) from error
-
-    def _assembled(self, name: str, found: list[tuple[Any, str, dict[str, Any]]]) -> Tensor:
-        pieces = []
-        for handle, key, piece in found:
-            values: Tensor = handle.get_tensor(key)
-            shape = tuple(piece["shape"]) if piece else tuple(values.shape)
-            dim = piece["dim"] if piece else (0 if shape else None)
-            pieces.append(Piece(name=name, values=values, shape=shape, dim=dim, start=piece.get("start", 0)))
-        return assemble(pieces)[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.where))

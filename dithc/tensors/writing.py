@@ -28,11 +28,7 @@ log = logger(__name__)
 
 
 def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Yield the bytes as blocks of `BLOCK_BYTES`, the last one shorter, in one page-aligned buffer that is reused.
-
-    Args:
-        parts: Contiguous bytes of any length.
-    """
+    """Yield contiguous bytes as blocks of `BLOCK_BYTES`, the last one shorter, in one page-aligned buffer."""
     memory = mmap(-1, BLOCK_BYTES)
     block, filled = np.frombuffer(memory, dtype=np.uint8), 0
     for part in parts:
@@ -49,14 +45,9 @@ def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
 
 
 class NewFile:
-    """Context manager of a file that is written from the start; existing content is discarded."""
+    """Context manager of a file that is written from the start; all methods raise OSError as the system does."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file.
-
-        Raises:
-            OSError: The folder is missing or not writable.
-        """
         self._is_direct, self._unflushed = bool(DIRECT), 0
         try:
             self._file = os.open(path, FLAGS | DIRECT, 0o666)
@@ -77,11 +68,7 @@ class NewFile:
         os.close(self._file)
 
     def write(self, block: memoryview) -> None:
-        """Append a page-aligned block of complete pages; only the last block may have another length.
-
-        Raises:
-            OSError: The disk is full or not writable.
-        """
+        """Append a page-aligned block of complete pages; only the last block may have another length."""
         if len(block) % PAGESIZE:
             self._go_through_cache()
         while len(block):
@@ -101,15 +88,9 @@ class NewFile:
             self._unflushed = 0
 
     def flush(self) -> None:
-        """Flush the file to disk.
-
-        Raises:
-            OSError: The disk is full or not writable.
-        """
         os.fsync(self._file)
 
     def _go_through_cache(self) -> None:
-        """Use the page cache for the rest of the file."""
         if self._is_direct:
             self._is_direct = False
             flags = fcntl.fcntl(self._file, fcntl.F_GETFL)

@@ -50,11 +50,7 @@ class Content(NamedTuple):
 
 
 def content_of(path: Path) -> Content:
-    """Identify the content of a file.
-
-    Raises:
-        OSError: The file does not exist, is not a plain file or cannot be read.
-    """
+    """Identify the content of a file; OSError if it is missing, not a plain file or unreadable."""
     size = plain(path).stat().st_size
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
@@ -78,11 +74,8 @@ def content_of(path: Path) -> Content:
 
 def _of_text(head: bytes) -> Content:
     if markup := MARKUP.match(head):
-        kind = (
-            "an XML document"
-            if markup[1].lower() in (b"?xml", b"error") and b"<html" not in head.lower()
-            else "an HTML page"
-        )
+        is_xml = markup[1].lower() in (b"?xml", b"error") and b"<html" not in head.lower()
+        kind = "an XML document" if is_xml else "an HTML page"
         return Content(f"{kind} instead of the file", fix=f"{DOWNLOAD}; the server answered with a page")
     try:
         text = head.decode().strip()
@@ -118,35 +111,26 @@ def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
     if length > LONGEST_HEAD:
         return None
     start = HEAD_LENGTH_BYTES + length
-    try:
-        tensors = parse(file.read(length)) if start <= size else None
-        ends = (
-            None
-            if tensors is None
-            else [one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"]
-        )
-        expected = None if ends is None else start + max(ends, default=0)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return Content("a safetensors file with a damaged header", "safetensors", DOWNLOAD)
-    if expected is None or size < expected:
-        whole = f"at least {start}" if expected is None else expected
-        return Content(f"a safetensors file that is cut short: {size} of {whole} bytes", "safetensors", DOWNLOAD)
-    return Content("a safetensors file", "safetensors")
+    expected: int | str = f"at least {start}"
+    if start <= size:
+        try:
+            tensors = parse(file.read(length))
+            ends = [one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"]
+            expected = start + max(ends, default=0)
+            if size >= expected:
+                return Content("a safetensors file", "safetensors")
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return Content("a safetensors file with a damaged header", "safetensors", DOWNLOAD)
+    return Content(f"a safetensors file that is cut short: {size} of {expected} bytes", "safetensors", DOWNLOAD)
 
 
 def unreadable(
     what: str, path: Path, *, expected: str, fix: str = "copy the file again, or choose another", error: object = ""
 ) -> UserError:
-    """Build the error for a file that a reader rejects, from the file's content and the reader's message.
+    """Build the error for a file that a reader rejects, from the file's content and the reader's message (`error`).
 
-    Messages that mention pickle or trust are left out, because they advise unsafe loading.
-
-    Args:
-        what: Title of the error.
-        path: The file.
-        expected: Content that the reader accepts.
-        fix: Fix if the content does not imply one.
-        error: Exception or text of the reader; the last line is the cause.
+    The last line of the message is the cause. Messages that mention pickle or trust are left out, because they advise
+    unsafe loading. `fix` applies if the content does not imply one.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__ if isinstance(error, Exception) else ""

@@ -30,8 +30,7 @@ def files_of(path: Path) -> list[Path]:
 
     Args:
         path: A file; an index of shards (`*.index.json`); a name with numbered shards (`x-00001-of-00002.safetensors`),
-        or one
-            of these shards; or a folder in the layout of diffusers, with one file or with shards.
+            or one of these shards; or a folder in the layout of diffusers, with one file or with shards.
 
     Raises:
         OSError: The file, the folder or a shard does not exist.
@@ -78,12 +77,7 @@ def _all(files: list[Path]) -> list[Path]:
 def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
     """Remove the attributes of wrappers from all names of a state dictionary, at any depth; logs a removal in one line.
 
-    Args:
-        state: Names to values.
-        source: File or object, for messages.
-
-    Raises:
-        UserError: Two names differ by wrappers only.
+    `source` names the file or object in messages. Raises UserError if two names differ by wrappers only.
     """
     parts = {key: str(key).split(".") for key in state}
     names = {

@@ -1,4 +1,4 @@
-"""Tests of launcher detection: a process is a rank only while served; ranks start in a clean environment."""
+"""Tests of launcher detection and threads: a process is a rank only while served; ranks start in a clean environment."""
 
 import os
 import socket
@@ -7,16 +7,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dithc.comm import connect, group
+from dithc.comm.cores import _threads
 from dithc.comm.environment import for_ranks, left_over, started_by
-from dithc.comm.launching import litter, probe
+from dithc.comm.launching import litter
 from dithc.comm.launching.launch import environment_of
 from dithc.doctor import parallel as doctor
+from dithc.hardware import RankPlan
+from dithc.hardware.machine import Core
 from dithc.log import UserError
 
 LEFT_OVER = {
@@ -115,20 +119,10 @@ def test_a_served_rank_is_one(port: str) -> None:
     with one, other:
         assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": str(one.fileno())}) is not None
     assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "987"}) is None
-
-
-def test_probe_and_start_on_one_node_have_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (LEFT_OVER | JOB).items():
-        monkeypatch.setenv(name, value)
-    seen: list[dict[str, str]] = []
-
-    def run(*_: object, env: dict[str, str], **__: object) -> None:
-        seen.append(env)
-        raise probe.subprocess.TimeoutExpired("", 0)
-
-    monkeypatch.setattr(probe.subprocess, "run", run)
-    probe.probe_mpi()
-    assert seen == [environment_of(os.environ, launcher="mpiexec", nodes=1, hydra=False)]
+    step = started_by({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"})
+    assert step is not None
+    assert step.size == 3
+    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script of many tasks is one process"
 
 
 def test_several_nodes_of_a_job_need_srun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +177,25 @@ def test_ranks_without_room_in_shared_memory_are_rejected(
     with pytest.raises(UserError, match=r"/dev/shm is too small for 2 rank\(s\)[\s\S]*--shm-size"):
         litter.check_shared_memory(ranks)
     return None
+
+
+FOUR_CORES_OF_TWO = SimpleNamespace(
+    cores=[Core(index=i, cpus=(i, i + 4), cluster=0, die=0, socket=0, node=0) for i in range(4)]
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "launched", "threads"),
+    [
+        pytest.param(4, True, 2, id="all CPUs that a scheduler gave"),
+        pytest.param(2, True, 2, id="as many as cores"),
+        pytest.param(1, True, 1, id="fewer"),
+        pytest.param(6, True, 6, id="more than CPUs"),
+        pytest.param(4, False, 4, id="by hand"),
+    ],
+)
+def test_threads_are_as_many_as_cores_where_a_scheduler_counts_their_hardware_threads(
+    asked: int, launched: bool, threads: int
+) -> None:
+    mine = RankPlan(rank=0, cores=(0, 1), cpus=(0, 4, 1, 5), compute=(0, 1), reserved=(), num_threads=2, pin=True)
+    assert _threads(asked, mine, FOUR_CORES_OF_TWO, launched=launched) == threads  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from dithc.comm import Group, connect
-from dithc.comm.environment import Started, started_by
 from dithc.comm.launching.launch import find_mpiexec, launch_line
 from dithc.log import UserError
 
@@ -68,39 +67,16 @@ def test_one_rank_is_a_group_without_mpi(monkeypatch):
         assert torch.equal(group.all_reduce_(values, op="mean"), torch.arange(3.0))
     assert not torch.distributed.is_initialized()
     assert "mpi4py.MPI" not in sys.modules
-
-
-def test_an_error_in_one_rank_alone_is_simply_raised():
     with pytest.raises(RuntimeError, match="as it is"), connect(1):
         raise RuntimeError("as it is")
 
 
-def test_several_ranks_expected_without_a_launcher_is_an_error():
+def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
     with pytest.raises(UserError, match="no launcher started this process"):
         connect(2)
-
-
-def test_the_expected_number_comes_from_the_launch_verb(monkeypatch):
     monkeypatch.setenv("DITHC_EXPECTED_RANKS", "4")
     with pytest.raises(UserError, match="expected: 4"):
         connect()
-
-
-@pytest.mark.parametrize(
-    ("environment", "size"),
-    [
-        ({"PMI_RANK": "0", "PMI_SIZE": "2", "PALS_RANKID": "0"}, 2),
-        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, 3),
-    ],
-)
-def test_a_launcher_is_known_by_its_variables(environment, size):
-    started = started_by(environment)
-    assert isinstance(started, Started)
-    assert started.size == size
-
-
-def test_a_batch_script_of_many_tasks_is_one_process():
-    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None
 
 
 @pytest.mark.sampled("collectives")

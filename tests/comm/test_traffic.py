@@ -46,14 +46,11 @@ def test_bytes_on_connections_are_counted_as_they_were_sent():
             assert traffic.sent().since(before).tcp_bytes == 100_050
 
 
-def test_nobody_counts_mpi_where_no_layer_is_loaded(monkeypatch, tmp_path):
+def test_nobody_counts_mpi_without_a_layer_and_one_that_cannot_be_built_is_an_error(monkeypatch, tmp_path):
     monkeypatch.delenv(traffic.COUNT_VARIABLE, raising=False)
     assert traffic.sent().mpi_calls is None
     monkeypatch.setenv(traffic.COUNT_VARIABLE, str(tmp_path / "absent"))
     assert traffic.sent().mpi_bytes is None
-
-
-def test_a_layer_that_cannot_be_built_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UserError, match="profiling layer of MPI"):
         traffic.build_counter(tmp_path)
@@ -66,15 +63,7 @@ def test_calls_and_bytes_of_mpi_are_those_that_were_made(tmp_path):
         library = traffic.build_counter(tmp_path)
     except UserError as error:
         pytest.skip(str(error))
-    words = [
-        "env",
-        f"LD_PRELOAD={library}",
-        f"{traffic.COUNT_VARIABLE}={tmp_path / 'count'}",
-        sys.executable,
-        "-c",
-        PROGRAM,
-    ]
-    done = subprocess.run(
-        [*started(2), *words], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    counted = ["env", f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={tmp_path / 'count'}"]
+    words = [*started(2), *counted, sys.executable, "-c", PROGRAM]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

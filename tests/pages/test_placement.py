@@ -3,6 +3,8 @@
 import ctypes
 import logging
 import mmap
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from dithc.cftp import partition
 from dithc.memory import Pool
 from dithc.native.loading import isa_number
 from dithc.native.signatures import Machine
-from dithc.pages import place, placement, residence
+from dithc.pages import available_bytes, peak_rss_bytes, place, placement, pss_bytes, reset_peak_rss, residence
 
 MIB = 1 << 20
 MADV_COLLAPSE = 25  # from Linux 6.1 on; the mmap module does not define it
@@ -80,13 +82,11 @@ def test_a_mapping_counts_by_the_share_that_is_asked_for(two_nodes):
     assert found.huge_bytes == 4 * MIB
 
 
-def test_huge_pages_of_the_pool_of_hugetlb_count_with_their_size(two_nodes):
+def test_huge_pages_of_hugetlb_count_with_their_size_and_nothing_is_claimed_without_proc(two_nodes, tmp_path):
     (two_nodes / "self/numa_maps").write_text("10000000 default huge anon=4 dirty=4 N1=4 kernelpagesize_kB=2048\n")
     assert residence([(0x10000000, 0x10800000)], proc=two_nodes).bytes_of_node == {1: 8 * MIB}
 
-
-def test_without_proc_nothing_is_claimed(tmp_path):
-    found = residence([(0, 4096)], proc=tmp_path)
+    found = residence([(0, 4096)], proc=tmp_path / "none")
     assert (found.bytes_of_node, found.huge_bytes, found.policies) == ({}, None, {})
 
 
@@ -99,29 +99,20 @@ def test_what_is_far_is_counted_and_said(two_nodes):
     assert "12 of 16 MiB in 1 tensors on huge pages" in found.describe()
 
 
-@given(st.integers(0, 5000), st.integers(0, 200_000), st.integers(1, 6))
-def test_parts_of_clusters_cover_a_tensor_and_are_those_of_the_optimizer(first, length, clusters):
+@given(st.integers(0, 5000), st.integers(0, 900_000), st.integers(1, 6), st.sampled_from([4096, 1 << 16]))
+def test_parts_of_clusters_are_whole_pages_of_the_system_and_those_of_the_optimizer(first, length, clusters, page):
     start = 64 * first
-    parts = placement.cluster_parts(start, start + length, clusters)
-    assert (parts[0][0], parts[-1][1]) == (start, start + length)
-    assert all(before[1] == after[0] and before[0] <= before[1] for before, after in pairwise(parts))
-    cuts = partition(length, clusters, multiple=placement.PAGE_BYTES)
-    assert all(0 <= part[1] - (start + own.stop) < placement.PAGE_BYTES for part, own in zip(parts, cuts, strict=True))
-
-
-@given(st.integers(0, 5000), st.integers(0, 900_000), st.integers(1, 6))
-def test_parts_are_whole_pages_where_those_of_the_system_are_larger(first, length, clusters):
-    start, page = 64 * first, 1 << 16
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement, "SYSTEM_PAGE_BYTES", page)
-        parts = placement.cluster_parts(start, start + length, clusters)
-        bound = []
+        parts, bound = placement.cluster_parts(start, start + length, clusters), []
         library = SimpleNamespace(hc_bind=lambda at, size, node: bound.append((at, size)))
         for part in parts:
             placement._bind(library, part, 0)
     assert (parts[0][0], parts[-1][1]) == (start, start + length)
-    assert all(before[1] == after[0] for before, after in pairwise(parts))
+    assert all(before[1] == after[0] and before[0] <= before[1] for before, after in pairwise(parts))
     assert all(part[1] % page == 0 or part[1] == start + length for part in parts)
+    cuts = partition(length, clusters, multiple=placement.PAGE_BYTES)
+    assert all(0 <= part[1] - (start + own.stop) < page for part, own in zip(parts, cuts, strict=True))
     assert all(at % page == size % page == 0 for at, size in bound)
     assert sum(size for _, size in bound) == max(0, (start + length) // page - -(-start // page)) * page
 
@@ -144,15 +135,12 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
 
 
 @needs_library
-def test_a_machine_of_one_node_binds_nothing_and_says_so(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+def test_a_machine_of_one_node_binds_nothing(caplog):
     # Separate pages, because pages of the allocator may have been bound before.
     tensor = torch.frombuffer(mmap.mmap(-1, 4 << 20), dtype=torch.float32).fill_(1.0)
-    with caplog.at_level(logging.INFO, logger="dithc"):
-        found = place([tensor], nodes=())
-    assert found.nodes == ()
+    found = place([tensor], nodes=())
+    assert found.describe().startswith("one memory node, nothing to bind")
     assert "prefer:0" not in residence([_range(tensor)]).policies
-    assert [record.message for record in caplog.records if "one memory node, nothing to bind" in record.message]
 
 
 @needs_library
@@ -245,8 +233,34 @@ def test_scratch_memory_of_operators_can_be_read_back():
     assert torch.allclose(y, x @ w, atol=1e-3)
 
 
-@needs_library
-def test_pool_tensors_are_as_before():
-    tensor = Pool().empty((4 << 20,), torch.float32).fill_(3)
-    place([tensor])
-    assert bool((tensor == 3).all())
+BLOCK_BYTES = 64 << 20
+COUNTER_SLACK_BYTES = 4 << 20  # the kernel counts resident pages per CPU and adds them up in batches
+
+PROGRAM = f"""
+import numpy as np
+from dithc.pages import peak_rss_bytes, pss_bytes, reset_peak_rss
+before, pss = peak_rss_bytes(), pss_bytes()
+block = np.ones((before + {BLOCK_BYTES}) // 8)
+peak = peak_rss_bytes()
+assert peak >= before + {BLOCK_BYTES - COUNTER_SLACK_BYTES}
+assert pss is None or pss_bytes() > pss + {BLOCK_BYTES // 2}  # None: this kernel has no smaps_rollup
+del block
+assert peak_rss_bytes() >= peak - {COUNTER_SLACK_BYTES}
+if reset_peak_rss():
+    assert peak_rss_bytes() < peak - {BLOCK_BYTES // 2}
+"""
+
+
+@pytest.mark.slow
+def test_touched_pages_count_and_the_peak_stays_until_it_is_reset():
+    # In a separate process, because the block must be larger than the previous peak of the process.
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_kernel_does_not_offer_is_none(tmp_path):
+    assert pss_bytes(proc=tmp_path) is None
+    assert available_bytes(root=tmp_path) is None
+    assert reset_peak_rss(proc=tmp_path) is False
+    assert peak_rss_bytes(proc=tmp_path) > 1 << 20, "of getrusage"
+    assert 0 < available_bytes() < 1 << 50

@@ -4,7 +4,7 @@ import pytest
 
 from dithc.log import UserError
 from dithc.model import DiTConfig
-from dithc.parallel import Degrees, Work, choosing, groups_of, least
+from dithc.parallel import Degrees, Work, least
 from dithc.parallel.ranks import cut, starts
 
 
@@ -13,25 +13,10 @@ def shards(images: int) -> list[int]:
 
 
 XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=32)
-FREE = choosing.Rates(flops=1e12, inside=None, between=None, copying=1.0)
 
 
 def work_of(shards: list[int], **more: int) -> Work:
     return Work.of(XL, shards=shards, **more)
-
-
-def busy(work: Work, ranks: int, degrees: Degrees) -> float:
-    """Return the average share of busy time until the last rank is done."""
-    costs = choosing.Costs(work=work, rates=FREE, ranks=ranks, ranks_a_node=4)
-    return costs.alone / ranks / costs.job(degrees).whole
-
-
-def test_ten_thousand_images_keep_a_thousand_ranks_busy() -> None:
-    work = work_of(shards(10_000), branches=2)
-    found = least(work, ranks=1024, ranks_a_node=4)
-    assert busy(work, 1024, found) >= 0.95
-    assert busy(work, 1024, Degrees()) < 0.16  # one rank per shard
-    assert len(groups_of(found, ranks=1024)) * found.size == 1024
 
 
 @pytest.mark.parametrize(

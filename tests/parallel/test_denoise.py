@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from dithc import hcops, native
-from dithc.hcops.part import part_of
-from dithc.model import DiT
 from dithc.parallel import Denoiser
 from tests.ranks import needs_launcher, on_ranks
 
@@ -125,13 +123,6 @@ def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
             assert one[way] < (2e-2 if one["bf16"] else 2e-6), one
 
 
-@pytest.fixture(scope="module")
-def network() -> DiT:
-    scope: dict = {}
-    exec(NETWORK, scope)
-    return scope["network"]({})
-
-
 @needs_kernels
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> None:
@@ -152,18 +143,3 @@ def test_the_reference_serves_too(network) -> None:
     x, t, y = torch.randn(3, 4, 16, 14), torch.rand(3) * 999, torch.randint(0, 10, (3,))
     with hcops.use("reference"), torch.no_grad():
         torch.testing.assert_close(Denoiser(network)(x, t, y), network(x, t, y))
-
-
-@needs_kernels
-def test_parts_are_told_inside_alone() -> None:
-    x, weight = torch.randn(20, 8), torch.randn(6, 8)
-    before = hcops.linear(x, weight)
-
-    def inside() -> None:
-        with part_of(100):
-            assert torch.equal(hcops.linear(x, weight)[:3], hcops.linear(x[:3], weight))
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        inside()
-    assert torch.equal(hcops.linear(x, weight), before)

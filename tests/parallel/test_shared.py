@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from dithc.comm.process_group.exchange import RankGone
+from dithc.comm.process_group.exchange import rank_gone
+from dithc.log import UserError
 from dithc.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
 from dithc.parallel.shared import explained
 from tests.ranks import needs_launcher, on_ranks
@@ -76,16 +77,18 @@ def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(sta
 
 
 def test_a_lost_rank_is_told_in_the_same_words_where_another_rank_hears_of_it() -> None:
-    error = RankGone("rank 3 has ended")
+    error = rank_gone("rank 3 has ended")
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.status) == (RankGone, str(error), 1)
+    assert (type(again), str(again), again.status) == (UserError, str(error), 1)
     assert str(again).count("a rank is lost") == 1
 
 
 LEAVING = """
 import gc
+import torch.distributed as dist
 from dithc import native
-from dithc.comm.process_group.segment import Segment
+from dithc.comm.process_group import Segment
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 library = native.library()
 left, detach = [], library.hc_exchange_detach
 def counted(handle):
@@ -93,8 +96,7 @@ def counted(handle):
     detach(handle)
 library.hc_exchange_detach = counted
 def made():
-    alone = {"rank": 0, "names": ["rank 0"], "broadcast": lambda value: value, "barrier": lambda: None}
-    return Segment(100, timeout_seconds=1.0, **alone)
+    return Segment(100, over=dist.group.WORLD, timeout_seconds=1.0)
 kept = made()
 for _ in range(3):
     made().meet(library)

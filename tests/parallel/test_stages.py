@@ -7,17 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dithc import hcops, native
-from dithc.config import training
+from dithc import hcops
 from dithc.log import UserError
 from dithc.model import DiT
 from dithc.parallel import Degrees, Denoiser, Work, choosing, least
 from dithc.parallel.ranks import cut
 from tests.parallel.test_degrees import XL
-from tests.parallel.test_denoise import MANY, NETWORK, said_by
+from tests.parallel.test_denoise import MANY, NETWORK, needs_kernels, said_by
 from tests.ranks import needs_launcher
-
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 
 CALLS, DEPTH, TOKENS = 4, 5, 56
 SAMPLING = (
@@ -34,37 +31,6 @@ def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
         denoiser(X[rows] * (1 + 0.02 * place), T[rows] * 0 + 600 - 5 * place, Y[rows]) for place in places])
 """
 )
-
-
-@pytest.fixture(scope="module")
-def scope() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    exec(SAMPLING, found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def network(scope) -> DiT:
-    return scope["network"]({})
-
-
-@pytest.mark.slow
-@needs_kernels
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("kind", [0, 1])
-def test_one_patch_or_warm_up_of_all_calls_has_the_bits_of_whole_images(scope, kind, bf16) -> None:
-    model, way = scope["network"](scope["KINDS"][kind]), scope["way"]
-    plain = scope["sampled"](Denoiser(model, bf16=bf16))
-    for settings in (way(1, 1), way(4, CALLS), way(TOKENS, CALLS + 3)):
-        assert settings.is_exact(CALLS)
-        assert torch.equal(scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings)), plain)
-    for settings in (way(2, 1), way(4, CALLS - 1)):  # control: stale values are close, but not equal
-        assert not settings.is_exact(CALLS)
-        found = scope["sampled"](Denoiser(model, bf16=bf16, pipefusion=settings))
-        warm = settings.warmup_steps
-        assert torch.equal(found[:warm], plain[:warm])
-        assert not torch.equal(found[warm:], plain[warm:])
-        assert scope["far"](found, plain) < 0.5
 
 
 def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) -> Tensor:
@@ -127,23 +93,6 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> 
     assert not torch.equal(other, whole)  # control
 
 
-@pytest.mark.slow
-def test_error_falls_with_warm_up_and_with_steps(network, scope) -> None:
-    """Along one path: with more warm-up, fewer calls are approximate; with more steps, each step changes less."""
-
-    def error(warmup: int, calls: int, *, of_last: bool = False) -> float:
-        path = {"calls": calls, "stride": (CALLS - 1) / (calls - 1)}
-        plain = scope["sampled"](Denoiser(network), **path)
-        far = scope["sampled"](Denoiser(network, pipefusion=scope["way"](4, warmup)), **path) - plain
-        return float((far[-1] if of_last else far).abs().mean())
-
-    by_warmup = [error(warmup, CALLS) for warmup in range(1, CALLS + 1)]
-    by_steps = [error(1, calls, of_last=True) for calls in (CALLS, 7, 13, 25)]
-    for errors in (by_warmup, by_steps):
-        assert errors == sorted(errors, reverse=True)
-        assert errors[0] > 4 * errors[-1]
-
-
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
     denoiser = Denoiser(network, pipefusion=scope["way"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
@@ -157,37 +106,6 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
         with pytest.raises(UserError, match=said) as error:
             Denoiser(network, pipefusion=wrong)
         assert all(word in str(error.value) for word in ("got", "expected", "fix"))
-
-
-def test_settings_that_do_not_go_with_pipefusion_are_refused() -> None:
-    def made(**settings: Any) -> training.Evaluation:
-        return training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
-
-    two = {"pipefusion_parallel_degree": 2}
-    found = made(pipefusion=two).pipefusion
-    assert found is not None
-    assert (found.patches, found.warmup_steps) == (2, 1)
-    assert str(found) == "pipefusion, 2 patches, 1 warm-up step"
-    assert made().pipefusion is None
-    for wrong, said in (
-        ({"at": "codec"}, "`at` is codec"),
-        ({"size": 512, "windows": {}, "images": 1}, "different input with `windows`"),
-        ({"cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
-        ({"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, "`guidance_interval` some evaluations"),
-        ({"pipefusion": {}}, "has no effect"),
-        ({"pipefusion": two | {"warmup_steps": 0}}, "warmup_steps"),
-        ({"pipefusion": two | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            made(**{"pipefusion": two, **wrong})
-
-
-RATES = choosing.Rates(
-    flops=1e12,
-    inside=choosing.Link(latency=1e-5, bandwidth=1e7),
-    between=choosing.Link(latency=1e-5, bandwidth=1e7),
-    copying=1e10,
-)
 
 
 def work(**more: Any) -> Work:

@@ -73,6 +73,31 @@ def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = T
     return folder / "manifest.json"
 
 
+def write_experiment(path: Path, **evaluations: dict[str, Any]) -> Path:
+    """Write a configuration whose run is the trained one."""
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
+        "tiles": {"size": SIDE},
+        "codec": "pixels",
+    }
+    content = {
+        "datasets": {"toy": dataset},
+        "codecs": {"pixels": {"kind": "pixel"}},
+        "runs": {"toy": {"dataset": "toy"}},
+        "extractors": {"e": {"kind": "squeezenet", "path": "anywhere"}},
+        "evaluations": {name: {"run": "toy", "extractor": "e"} | one for name, one in evaluations.items()},
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def images_of(job: Job) -> np.ndarray:
+    """Return all drawn images of a job."""
+    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     before = torch.get_num_threads()

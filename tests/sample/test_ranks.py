@@ -10,30 +10,17 @@ import numpy as np
 import pytest
 
 from dithc.sample.shards import SHARD_IMAGES
-from tests.ranks import needs_launcher, on_ranks, started
+from tests.ranks import needs_launcher, started
+from tests.sample.conftest import write_experiment
 
 
 @pytest.fixture
 def words(tmp_path, trained):
     """Return a function that builds the `dithc sample` arguments for a folder."""
-    dataset = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 100},
-        "tiles": {"size": 8},
-        "codec": "pixels",
-    }
-    evaluation = {"run": "toy", "images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2, "extractor": "e"}
-    scene = evaluation | {"images": 1, "size": 20, "windows": {"overlap": 0.25, "shift": True}, "guidance": 1.5}
-    content = {
-        "datasets": {"toy": dataset},
-        "codecs": {"pixels": {"kind": "pixel"}},
-        "runs": {"toy": {"dataset": "toy"}},
-        "extractors": {"e": {"kind": "squeezenet", "path": "anywhere"}},
-        "evaluations": {"small": evaluation, "tiny": evaluation | {"images": 2, "steps": 1}, "scene": scene},
-    }
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(content))
+    small = {"images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
+    scene = small | {"images": 1, "size": 20, "windows": {"overlap": 0.25, "shift": True}, "guidance": 1.5}
+    tiny = small | {"images": 2, "steps": 1}
+    config = write_experiment(tmp_path / "config.yaml", small=small, tiny=tiny, scene=scene)
     given = [f"--{name}={path}" for name, path in trained.items()]
 
     def make(folder: Path) -> list[str]:
@@ -55,21 +42,6 @@ def run(words, **more: str) -> str:
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_make_the_images_of_one(words, tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert "image-steps" in run(words(one))
-    run([*started(2), *words(two)], DITHC_EXPECTED_RANKS="2")
-    assert json.loads((two / "numbers.json").read_text())["ranks"] == 2
-    for shard in range(3):
-        name = f"shard-{shard:05d}.npy"
-        assert np.array_equal(np.load(one / name), np.load(two / name))  # equal batches give equal rounding
-    assert "0 of 3 shards made now" in run(words(two))
-
-
-@pytest.mark.sampled("several ranks")
-@pytest.mark.slow
-@pytest.mark.mpi
-@needs_launcher
 def test_two_ranks_make_the_scene_of_one(words, tmp_path):
     folders = tmp_path / "one", tmp_path / "two"
     said, config = [], tmp_path / "config.yaml"
@@ -83,58 +55,6 @@ def test_two_ranks_make_the_scene_of_one(words, tmp_path):
         one, two = (np.load(folder / name) for folder in folders)
         assert one.shape[2:] == (20, 20)
         assert np.array_equal(one, two)
-
-
-GUIDED_BY_ANOTHER = """
-import numpy as np, torch
-from dithc.comm import ranks
-from dithc.config import training
-from dithc.diffusion import Objective
-from dithc.model import DiT
-from dithc.parallel import Degrees, Team
-from dithc.sample.generate import Images
-
-class Codec:
-    bound = None
-
-def network(seed):
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 32, "num_heads": 2, "depth": 2, "num_classes": 3, "input_size": 8}
-    model = DiT.from_preset("DiT-S/2", **sizes)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1)
-    return model.eval()
-
-way = {"run": "r", "extractor": "e", "images": 4, "steps": 2, "sampler": "ddim", "guidance": 2.0, "guide": "start"}
-settings = {
-    "evaluation": training.Evaluation.model_validate(way),
-    "classes": np.array([0, 1]),
-    "objective": Objective.of(training.Objective()),
-    "bf16": False,
-    "guide": network(2),
-}
-with ranks(2) as group:
-    one = Images(network(1), Codec(), **settings).latents(range(4))
-    team = Team.of(group, Degrees(cfg=2), [[0, 1]])
-    two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
-    other = Images(network(3), Codec(), **settings).latents(range(4))  # the control
-    assert torch.equal(one, two) and not torch.equal(one, other), (one - two).abs().max()
-    settings["evaluation"] = training.Evaluation.model_validate(way | {"pipefusion": {"num_pipeline_patch": 3}})
-    staged = Images(network(1), Codec(), **settings).latents(range(4))
-    team = Team.of(group, Degrees(stages=2), [[0, 1]])
-    two = Images(network(1), Codec(), **settings, team=team).latents(range(4))
-    assert torch.equal(staged, two) and not torch.equal(staged, one), (staged - two).abs().max()
-"""
-
-
-@pytest.mark.sampled("several ranks")
-@pytest.mark.slow
-@pytest.mark.mpi
-@needs_launcher
-def test_several_images_that_another_network_guides_are_those_of_one_rank():
-    done = on_ranks(GUIDED_BY_ANOTHER, ranks=2)
-    assert done.returncode == 0, done.stderr
 
 
 def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys):
@@ -162,38 +82,26 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("machine", "ranks", "said"),
     [
-        ([], "one rank  <- chosen"),
-        (
-            ["2x2"],
-            "within a node and between nodes are unknown. To predict them, set the environment variable DITHC_",
-        ),
-        (["0"], "sample: error: --degrees\n  got:      '0'\n"),
-        (["20000x4"], "sample: error: --degrees\n  got:      '20000x4'\n"),
+        ("", [], ["one rank  <- chosen"]),
+        ("", ["2x2"], ["within a node and between nodes are unknown", "set the environment variable DITHC_MACHINE"]),
+        ("", ["0"], ["sample: error: --degrees\n  got:      '0'\n"]),
+        ("", ["20000x4"], ["sample: error: --degrees\n  got:      '20000x4'\n"]),
+        ("lx2.yaml", ["16x4"], ["of 64 ranks", "links described: LX2", "2 heads are not a multiple of 3"]),
     ],
 )
-def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, ranks, said):
+def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, monkeypatch, machine, ranks, said):
     from dithc.cli import main
 
-    folder = tmp_path / "x"
-    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if "error" in said else 0)
+    folder, is_error = tmp_path / "x", "error" in said[0]
+    if machine:
+        monkeypatch.setenv("DITHC_MACHINE", str(Path(__file__).parents[2] / "profiles/machines" / machine))
+    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if is_error else 0)
     output = capsys.readouterr()
-    assert said in (output.err if "error" in said else output.out)
-    assert ("DITHC_MACHINE" in output.out) == ("DITHC_" in said)
+    assert all(words in (output.err if is_error else output.out) for words in said)
+    assert ("DITHC_MACHINE" in output.out) == (ranks == ["2x2"])
     assert not folder.exists()
-
-
-def test_degrees_of_a_described_machine(words, tmp_path, capsys, monkeypatch):
-    from dithc.cli import main
-
-    lx2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
-    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
-    assert main([*words(tmp_path / "x")[3:], "--degrees", "16x4"]) == 0
-    output = capsys.readouterr().out
-    assert "of 64 ranks" in output
-    assert "links described: LX2" in output
-    assert "2 heads are not a multiple of 3" in output
 
 
 @pytest.mark.sampled("several ranks")

@@ -10,12 +10,9 @@ from dithc.runs import Manifest
 from dithc.sample import sample
 from tests.parallel.test_denoise import NETWORK, said_by
 from tests.ranks import needs_launcher
+from tests.sample.conftest import images_of
 
 OF_CACHE = {"cache", "exact", "blocks", "seconds_saved"}
-
-
-def images(job) -> np.ndarray:
-    return np.load(job.out.parent / "shard-00000.npy")
 
 
 def test_manifest_says_what_was_not_computed(job, caplog) -> None:
@@ -32,7 +29,7 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
     assert found["blocks"] == [2 * 2 * 6 * 4, 2 * 2 * 6 * 9]  # blocks, branches, images; calls 0, 1, 4, 7 of 9
     assert "computed 96 of 216 block runs (44%)" in caplog.text
     assert "not exact" in caplog.text
-    assert np.abs(images(one).astype(float) - images(job("plain"))).max() > 0
+    assert np.abs(images_of(one).astype(float) - images_of(job("plain"))).max() > 0
     read = Manifest.read(one.out, stage="sample")
     assert read.numbers["blocks"] == [96, 216]
     assert read.numbers["seconds_saved"] == found["seconds_saved"]
@@ -40,9 +37,9 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
     again = sample(one, Group())
     assert again is not None
     assert again["blocks"] == [96, 216]
-    nothing = {"kind": "first-block", "threshold": 0.0}
-    sample(job("nothing", cache=nothing, **kept), Group())
-    assert np.array_equal(images(job("nothing")), images(job("plain")))
+    for nothing in ({"kind": "first-block", "threshold": 0.0}, {"kind": "taylor", "interval": 1, "warmup_steps": 1}):
+        sample(job("nothing", cache=nothing, **kept), Group())
+        assert np.array_equal(images_of(job("nothing")), images_of(job("plain")))
 
 
 BRANCHES = (
@@ -57,21 +54,21 @@ from dithc.sample.generate import Images
 CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "warmup_steps": 2})
 with ranks(2) as group:
     codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
-    degrees = Degrees(cfg=2)
+    ways = [(guide, {"cache": cache}, Degrees(cfg=2)) for guide in (None, "start") for cache in CACHES]
+    ways.append(("start", {"pipefusion": {"num_pipeline_patch": 3}}, Degrees(stages=2)))
     results = []
-    for guide in (None, "start"):
-        for cache in CACHES:
-            settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
-            evaluation = training.Evaluation(**settings, guide=guide, cache=cache)
-            given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
-            other = network({"mlp": "swiglu"}) if guide else None
-            one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
-            alone = one.latents(range(3))
-            made = one.tally.clone()
-            one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
-            exact = torch.equal(one.latents(range(3)), alone)
-            counts = one.team.members.sum_(one.tally.float())[:2].tolist()
-            results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
+    for guide, way, degrees in ways:
+        settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
+        evaluation = training.Evaluation(**settings, guide=guide, **way)
+        given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
+        other = network({"mlp": "swiglu"}) if guide else None
+        one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
+        alone = one.latents(range(3))
+        made = one.tally.clone()
+        one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
+        exact = torch.equal(one.latents(range(3)), alone)
+        counts = one.team.members.sum_(one.tally.float())[:2].tolist()
+        results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
     gathered = group.gather_objects(results)
     if group.rank == 0:
         print("said " + json.dumps([found for rank in gathered for found in rank]))
@@ -85,7 +82,7 @@ with ranks(2) as group:
 @needs_launcher
 def test_branches_on_two_ranks_give_the_images_of_one(tmp_path) -> None:
     found = said_by(BRANCHES, 2, tmp_path)
-    assert [one[:2] for one in found] == [[True, True]] * 12
+    assert [one[:2] for one in found] == [[True, True]] * 14
     shares = [made for _, _, made in found[:6]]
     assert shares[::3] == [0, 0]
     assert shares[2::3] == [0.5, 0.5]  # calls 0, 1, 4, 7 of 8

@@ -3,44 +3,36 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc import native
 from dithc.averages import decay_at
 from dithc.comm import Group
 from dithc.config import training
 from dithc.data import Tiles
-from dithc.diffusion import Objective, Schedule
+from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
-from dithc.hcops.program import Program
 from dithc.log import UserError
-from dithc.model import DiT, DiTConfig
 from dithc.runs import Manifest, Store, outputs
 from dithc.sample import sample
-from dithc.sample.generate import Images
 from dithc.sample.network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
 from dithc.sealed import seal, unseal
 from dithc.train import Job as TrainJob
 from dithc.train import train
-
-
-def images(job) -> np.ndarray:
-    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
+from tests.sample.conftest import images_of
 
 
 def test_samples_are_written_with_their_display_grid_and_manifest(job):
     one = job()
     numbers = sample(one, Group())
     folder = one.out.parent
-    assert images(one).shape == (6, 4, 8, 8)
-    assert images(one).dtype == np.float16
+    assert images_of(one).shape == (6, 4, 8, 8)
+    assert images_of(one).dtype == np.float16
     rgb = np.load(folder / "rgb-00000.npy")
     assert (rgb.shape, rgb.dtype) == ((6, 3, 8, 8), np.uint8)
     assert (folder / "grid.png").exists()
@@ -49,16 +41,18 @@ def test_samples_are_written_with_their_display_grid_and_manifest(job):
     assert manifest.numbers == json.loads(json.dumps(numbers))
     assert (numbers["images"], numbers["weights"], numbers["at"], numbers["step"]) == (6, "ema", "final", 6)
     assert (numbers["guidance"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
+    assert {"size", "windows", "seam_ratio", "cache", "pipefusion", "exact"}.isdisjoint(numbers)
 
 
-@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm-solver", "unipc"])
-@pytest.mark.parametrize("channels", ["all", "first3"])
+@pytest.mark.parametrize(
+    ("sampler", "channels"), [("ddpm", "all"), ("ddim", "first3"), ("dpm-solver", "all"), ("unipc", "first3")]
+)
 def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
     whole, parts = (job(f"b{batch}", batch=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
     for one in (whole, parts):
         sample(one, Group())
     # Values have magnitude 1 and are stored as fp16 (unit roundoff 2^-11); earlier fp32 rounding is far smaller.
-    assert np.abs(images(whole).astype(np.float32) - images(parts).astype(np.float32)).max() <= 2 * 2**-11
+    assert np.abs(images_of(whole).astype(np.float32) - images_of(parts).astype(np.float32)).max() <= 2 * 2**-11
 
 
 def test_noise_and_label_come_from_seed_and_index_alone():
@@ -71,34 +65,23 @@ def test_noise_and_label_come_from_seed_and_index_alone():
     assert generator_of(-1, 0).initial_seed() == generator_of(2**64 - 1, 0).initial_seed()
 
 
-def test_labels_are_about_uniform():
-    counts = np.bincount([label_of(3, index, np.arange(4)) for index in range(4000)], minlength=4)
-    assert np.abs(counts - 1000).max() < 5 * (4000 * 0.25 * 0.75) ** 0.5
-
-
-def test_classes_without_train_samples_are_not_drawn(job):
-    one = job(images=40, steps=1)
-    sample(one, Group())
-    labels = json.loads((one.out.parent / "shard-00000.json").read_text())["labels"]
-    assert set(labels) == {0, 2}
-
-
-def test_more_images_keep_those_there_are(job):
+def test_more_images_keep_those_there_are_and_only_classes_with_train_samples_are_drawn(job):
     few, many = job(images=SHARD_IMAGES, steps=1), job(images=SHARD_IMAGES + 3, steps=1)
     sample(few, Group())
+    assert set(json.loads((few.out.parent / "shard-00000.json").read_text())["labels"]) == {0, 2}
     before = (few.out.parent / "shard-00000.npy").stat().st_mtime_ns
     sample(many, Group())
     assert (few.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
-    assert images(many).shape[0] == SHARD_IMAGES + 3
+    assert images_of(many).shape[0] == SHARD_IMAGES + 3
     sample(few, Group())
-    assert images(few).shape[0] == SHARD_IMAGES
+    assert images_of(few).shape[0] == SHARD_IMAGES
 
 
 @pytest.mark.parametrize("damage", ["cut", "sidecar", "interrupted", "settings"])
 def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplog):
     one = job()
     sample(one, Group())
-    expected = images(one)
+    expected = images_of(one)
     shard, sidecar = one.out.parent / "shard-00000.npy", one.out.parent / "shard-00000.json"
     if damage == "cut":
         shard.write_bytes(shard.read_bytes()[:-7])
@@ -111,24 +94,17 @@ def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplo
         sidecar.write_text(json.dumps(said | {"identity": "other"}))
     sample(one, Group())
     assert "regenerating" in caplog.text
-    assert np.array_equal(images(one), expected)
+    assert np.array_equal(images_of(one), expected)
     caplog.clear()
     sample(one, Group())
     assert "regenerating" not in caplog.text
 
 
-def test_untrained_and_start_are_the_weights_before_training(job, trained):
-    model, meta = load_network(job(at="untrained"))
-    start, _ = load_network(job(at="start"))
-    assert meta["step"] == 0
-    for left, right in zip(model.parameters(), start.parameters(), strict=True):
-        assert torch.equal(left, right)
-
-
-def test_a_step_that_is_kept_is_that_checkpoint(job, trained):
-    model, meta = load_network(job(at=6))
-    last, _ = load_network(job())
-    assert meta["step"] == 6
+@pytest.mark.parametrize(("at", "other", "step"), [("untrained", "start", 0), (6, "final", 6)])
+def test_networks_of_one_step_are_equal_and_a_step_that_is_not_kept_is_an_error(job, at, other, step):
+    model, meta = load_network(job(at=at))
+    last, _ = load_network(job(at=other))
+    assert meta["step"] == step
     assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
     with pytest.raises(UserError, match="step 3, but its checkpoint was not kept"):
         load_network(job(at=3))
@@ -186,7 +162,7 @@ def test_length_is_named_with_the_images_and_only_then(job, lengthy):
     assert 0 < numbers["ema_misfit"] < 0.05
     plain = sample(job("plain", **given), Group())
     assert {"ema", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
-    assert not np.array_equal(images(job("length")), images(job("plain")))
+    assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
 def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
@@ -225,11 +201,11 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
     numbers = sample(one, Group())
     tiles = SomeTiles(one.tiles.parent)
     drawn = np.random.default_rng(0).permutation(9)
-    assert np.array_equal(images(one), tiles.scaled(drawn[:3]).astype(np.float16))
+    assert np.array_equal(images_of(one), tiles.scaled(drawn[:3]).astype(np.float16))
     assert numbers["described"] == "reconstructions of real tiles"
     assert "sampler" not in numbers
     assert sample(job("every", images=10**6, **alone), Group())["images"] == 9
-    assert np.array_equal(images(job("every"))[:3], images(one))
+    assert np.array_equal(images_of(job("every"))[:3], images_of(one))
     with pytest.raises(UserError, match="split val is too small"):
         sample(job("none", real_split="val", **alone), Group())
 
@@ -237,7 +213,7 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
 def test_averaged_and_raw_weights_differ_and_are_named(job):
     numbers = [sample(job(weights, weights=weights), Group()) for weights in ("ema", "raw")]
     assert [entry["described"] for entry in numbers] == ["averaged weights of step 6", "raw weights of step 6"]
-    assert not np.array_equal(images(job("ema")), images(job("raw")))
+    assert not np.array_equal(images_of(job("ema")), images_of(job("raw")))
 
 
 def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half(job):
@@ -248,8 +224,8 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     for one in (plain, first3):
         sample(one, Group())
     # One step of the reverse process: guidance does not affect the fourth channel.
-    assert np.allclose(images(plain)[:, 3], images(first3)[:, 3], atol=2 * 2**-11)
-    assert not np.allclose(images(plain)[:, :3], images(first3)[:, :3], atol=2 * 2**-11)
+    assert np.allclose(images_of(plain)[:, 3], images_of(first3)[:, 3], atol=2 * 2**-11)
+    assert not np.allclose(images_of(plain)[:, :3], images_of(first3)[:, :3], atol=2 * 2**-11)
 
 
 def test_guide_is_what_the_weights_before_the_first_step_predict(job):
@@ -264,7 +240,7 @@ def test_guide_is_what_the_weights_before_the_first_step_predict(job):
     noise = [generator_of(0, index) for index in range(4)]
     schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
     expected = draw("unipc", denoise=denoise, schedule=schedule, shape=(4, 8, 8), noise=noise, **settings)
-    assert np.abs(images(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
+    assert np.abs(images_of(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
     assert (numbers["guide"], numbers["order"], numbers["network_evaluations"]) == ("start", 3, 10)
 
 
@@ -279,10 +255,10 @@ def test_network_evaluations_of_an_image_are_counted(job):
     for name, (guidance, interval, evaluations) in wanted.items():
         numbers = sample(job(name, guidance=guidance, guidance_interval=interval, **kept), Group())
         assert numbers["network_evaluations"] == evaluations, name
-    assert np.array_equal(images(job("plain")), images(job("none")))
+    assert np.array_equal(images_of(job("plain")), images_of(job("none")))
     whole = job("whole", guidance=1.5, guidance_interval=[0.0, 1.0], **kept)
     sample(whole, Group())
-    assert np.array_equal(images(whole), images(job("all")))
+    assert np.array_equal(images_of(whole), images_of(job("all")))
 
 
 def copy_of_run(trained, folder) -> tuple[Path, Path]:
@@ -305,15 +281,12 @@ def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
         sample(job(checkpoint=out), Group())
 
 
-def test_latents_of_other_classes_are_refused(job, make_latents, tmp_path):
-    with pytest.raises(UserError, match="4 classes"):
-        sample(job(latents=make_latents(tmp_path / "other", classes=4)), Group())
-
-
-def test_tiles_that_the_latents_were_not_made_of_are_refused(job, make_latents, tmp_path):
-    other = make_latents(tmp_path / "other", tiles_digest="another dataset")
-    with pytest.raises(UserError, match="made of other tiles"):
-        sample(job(latents=other), Group())
+@pytest.mark.parametrize(
+    ("other", "said"), [({"classes": 4}, "4 classes"), ({"tiles_digest": "another dataset"}, "made of other tiles")]
+)
+def test_latents_of_other_classes_or_tiles_are_refused(job, make_latents, tmp_path, other, said):
+    with pytest.raises(UserError, match=said):
+        sample(job(latents=make_latents(tmp_path / "other", **other)), Group())
 
 
 def test_damaged_checkpoint_is_refused_with_the_manifest_to_delete(job, trained, tmp_path):
@@ -384,7 +357,7 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
             x = x - (first + velocity(x - first / 2, 0.5)) / 4
             x = x - velocity(x, 0.5) / 2
     assert meta["objective"]["predict"] == "flow"
-    assert np.abs(images(one) - x.numpy()).max() <= 2 * 2**-11
+    assert np.abs(images_of(one) - x.numpy()).max() <= 2 * 2**-11
 
 
 def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
@@ -400,20 +373,3 @@ def test_sampler_of_another_kind_of_network_is_refused(job, flow):
         sample(job(checkpoint=flow, sampler="ddim"), Group())
     with pytest.raises(UserError, match=r"unknown sampler[\s\S]*euler"):
         sample(job(sampler="euler"), Group())
-
-
-@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
-def test_batches_share_their_passes_and_arranged_weights(job, monkeypatch) -> None:
-    recorded = []
-    record = Program.__init__
-    monkeypatch.setattr(Program, "__init__", lambda *given, **more: (recorded.append(1), record(*given, **more))[1])
-    model = DiT(DiTConfig(input_size=8, patch_size=2, hidden_size=48, depth=2, num_heads=4, num_classes=5)).eval()
-    for weight in model.parameters():
-        if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1)
-    settings = {"classes": np.array([0, 1]), "objective": Objective.of(training.Objective()), "bf16": False}
-    images = Images(model, SimpleNamespace(bound=None), evaluation=job(steps=2, guidance=4.0).evaluation, **settings)
-    first, again, other = (images.latents(part) for part in (range(2), range(2), range(2, 4)))
-    assert len(recorded) == 1
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)

@@ -1,5 +1,6 @@
 """Tests of shards drawn by a group of ranks: equality with the images of one rank for every division."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 
 from dithc.comm import Group
+from dithc.log import UserError
 from dithc.runs import Manifest
 from dithc.sample import Job, sample
 from tests.ranks import needs_launcher, on_ranks
+from tests.sample.conftest import images_of
 
 PROGRAM = """
 import pickle, sys
@@ -34,19 +37,13 @@ WAYS: list[dict[str, Any]] = [
 MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 
 
-def images_of(job: Job) -> np.ndarray:
-    return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
-
-
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
     ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"images": 65}]
-    alone = [
-        job(f"one-{number}", **{name: way[name] for name in way if name != "degrees"})
-        for number, way in enumerate(ways)
-    ]
+    plain = [{name: way[name] for name in way if name != "degrees"} for way in ways]
+    alone = [job(f"one-{number}", **way) for number, way in enumerate(plain)]
     for one in alone:
         assert sample(one, Group()) is not None
     shared = [job(f"many-{number}", **way) for number, way in enumerate(ways)]
@@ -70,3 +67,88 @@ def test_shards_of_other_degrees_are_kept(job: Callable[..., Job], tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert "1 of 2 shards made now" in done.stderr
     assert (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
+
+
+WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance": 1.5}
+
+
+def staged(job: Callable[..., Job], where: str, *, stages: int = 1, patches: int = 4, **more: Any) -> Job:
+    """Return a sampling job with the settings in its manifest."""
+    warm = {"warmup_steps": more.pop("warmup_steps", 1)}
+    made = job(
+        where,
+        pipefusion={"pipefusion_parallel_degree": stages, "num_pipeline_patch": patches, **warm},
+        **{**WAY, **more},
+    )
+    assert made.evaluation.pipefusion is not None
+    made.spec["pipefusion"] = made.evaluation.pipefusion.decides
+    return made
+
+
+def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
+    plain, one = job("plain", **WAY), staged(job, "staged", warmup_steps=2)
+    numbers = sample(plain, Group())
+    assert numbers is not None
+    assert {"pipefusion", "exact"}.isdisjoint(numbers)
+    with caplog.at_level(logging.INFO):
+        numbers = sample(one, Group())
+    assert numbers is not None
+    assert (numbers["pipefusion"], numbers["exact"]) == ({"num_pipeline_patch": 4, "warmup_steps": 2}, False)
+    assert "pipefusion, 4 patches, 2 warm-up steps: images are not exact" in caplog.text
+    assert Manifest.read(one.out, stage="sample").numbers["exact"] is False
+    assert not np.array_equal(images_of(one), images_of(plain))
+    for number, exact in enumerate(({"patches": 1}, {"warmup_steps": 5})):
+        whole = staged(job, f"whole-{number}", **exact)
+        numbers = sample(whole, Group())
+        assert numbers is not None
+        assert numbers["exact"] is True
+        assert np.array_equal(images_of(whole), images_of(plain))
+
+
+def test_what_ranks_and_network_do_not_allow_is_refused_before_work(job) -> None:
+    for made, words in (
+        (staged(job, "x", stages=2), ["evaluations.toy.pipefusion", "2 stages on 1 rank", "`num_pipeline_patch: 4`"]),
+        (staged(job, "x", patches=17), ["num_pipeline_patch", "17", "the 16 tokens of an image"]),
+        (staged(job, "x", stages=3), ["pipefusion_parallel_degree", "3", "the 2 blocks of the network"]),
+        (staged(job, "x", degrees={"shared": 2}), ["machine.sampling", "shared 2"]),
+    ):
+        with pytest.raises(UserError) as error:
+            sample(made, Group())
+        assert all(word in str(error.value) for word in [*words, "got", "expected", "fix"])
+        assert not made.out.parent.exists() or not list(made.out.parent.iterdir())
+
+
+def test_images_that_are_there_need_no_ranks(job) -> None:
+    assert sample(staged(job, "here"), Group()) is not None
+    numbers = sample(staged(job, "here", stages=2), Group())
+    assert numbers is not None
+    assert numbers["images"] == 6
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.mpi
+@needs_launcher
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
+def test_ranks_that_are_stages_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
+    """Use four ranks as two stages in two branches of guidance, or for two images."""
+    ways: list[dict[str, Any]] = [
+        {},
+        {"patches": 5, "sampler": "dpm-solver", "guidance": 1.0},
+        {"patches": 1, "sampler": "ddpm", "guidance_channels": "first3"},
+        {"patches": 2, "warmup_steps": 3, "sampler": "unipc"},
+    ]
+    cuts = [{}, {}, {}, {}] if ranks == 2 else [{"cfg": 2}, {"data": 2}, {"cfg": 2}, {"data": 2}]
+    alone = [staged(job, f"one-{number}", **way) for number, way in enumerate(ways)]
+    for one in alone:
+        assert sample(one, Group()) is not None
+    many = [
+        staged(job, f"many-{number}", stages=2, degrees=degrees, **way)
+        for number, (way, degrees) in enumerate(zip(ways, cuts, strict=True))
+    ]
+    done = on_ranks(PROGRAM, ranks=ranks, given=many, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "stages 2" in done.stderr
+    for one, made in zip(alone, many, strict=True):
+        assert np.array_equal(images_of(one), images_of(made)), made.evaluation.pipefusion
+        assert Manifest.read(one.out).digest == Manifest.read(made.out).digest
+    assert not np.array_equal(images_of(alone[0]), images_of(alone[3]))  # control: other patches change the bits

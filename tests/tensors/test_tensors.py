@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ MIXED = {
 }
 
 
-def test_written_tensors_are_read_by_the_library_of_the_format(tmp_path):
+def test_files_are_those_of_the_library_of_the_format(tmp_path):
     write_tensors(tmp_path / "a.safetensors", MIXED)
     found = load_file(tmp_path / "a.safetensors")
     assert found.keys() == MIXED.keys()
@@ -35,29 +34,18 @@ def test_written_tensors_are_read_by_the_library_of_the_format(tmp_path):
         assert torch.equal(found[name], value)
     with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
-
-
-def test_files_of_the_library_are_read(tmp_path):
-    tensors = {name: value.contiguous() for name, value in MIXED.items()}
-    save_file(tensors, tmp_path / "a.safetensors")
+    save_file({name: value.contiguous() for name, value in MIXED.items()}, tmp_path / "a.safetensors")
     found = read_tensors(tmp_path / "a.safetensors")
     assert set(found) == set(MIXED)
     assert all(torch.equal(found[name], value) for name, value in MIXED.items())
 
 
-def test_entry_of_a_written_file_is_its_hash_and_size(tmp_path):
-    path = tmp_path / "a.safetensors"
-    entry = write_file(path, TensorFile.of([Piece.whole("w", torch.randn(5, 11)), Piece.whole("v", torch.randn(3))]))
+def test_entry_of_a_file_is_its_hash_and_size_and_equal_content_gives_equal_bytes_in_any_order(tmp_path):
+    pieces, path = [Piece.whole(name, value) for name, value in MIXED.items()], tmp_path / "a.safetensors"
+    entries = [write_file(path, TensorFile.of(order)) for order in (pieces, pieces[::-1])]
     content = path.read_bytes()
-    assert entry == {"path": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-
-
-def test_equal_content_gives_equal_bytes_in_any_order(tmp_path):
-    pieces = [Piece.whole(name, value) for name, value in MIXED.items()]
-    entries = [
-        write_file(tmp_path / "a.safetensors", TensorFile.of(order))["sha256"] for order in (pieces, pieces[::-1])
-    ]
-    assert entries[0] == entries[1]
+    entry = {"path": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert entries == [entry, entry]
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,24 +92,20 @@ def test_pieces_that_do_not_make_a_whole_are_refused(fault):
         assemble([Piece(name="w", values=values[:3], shape=(6,), dim=None), second])
 
 
-def two_files(folder: Path) -> list[Path]:
-    paths = [folder / numbered("model.safetensors", number, 2) for number in range(2)]
-    for path in paths:
-        write_tensors(path, {path.stem: torch.zeros(3)})
-    return paths
-
-
-def test_missing_file_of_several_is_named(tmp_path):
-    two_files(tmp_path)[1].unlink()
+def test_files_of_one_name_and_count_are_read_together(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(UserError, match="no such file"):
+        read_tensors(path)
+    one, two = (tmp_path / numbered("model.safetensors", number, 2) for number in range(2))
+    write_tensors(one, {"one": torch.zeros(3)})
     with pytest.raises(UserError, match=r"model-00002-of-00002.safetensors missing"):
-        read_tensors(tmp_path / "model.safetensors")
-
-
-def test_files_of_two_counts_are_not_mixed(tmp_path):
-    two_files(tmp_path)
+        read_tensors(path)
+    write_tensors(two, {"two": torch.zeros(3)})
+    write_tensors(tmp_path / "model-extra-00001-of-00001.safetensors", {"other": torch.zeros(1)})
+    assert set(read_tensors(path)) == {"one", "two"}
     write_tensors(tmp_path / numbered("model.safetensors", 0, 3), {})
     with pytest.raises(UserError, match=r"shards of \[2, 3\] files"):
-        read_tensors(tmp_path / "model.safetensors")
+        read_tensors(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 7, b"\xff" * 20, b"\x02" + bytes(7) + b"{}x"])
@@ -129,14 +113,3 @@ def test_file_of_another_format_is_refused(tmp_path, content):
     (tmp_path / "a.safetensors").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
         read_tensors(tmp_path / "a.safetensors")
-
-
-def test_no_file_is_said(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        read_tensors(tmp_path / "a.safetensors")
-
-
-def test_other_names_beside_are_not_taken_for_parts(tmp_path):
-    two_files(tmp_path)
-    write_tensors(tmp_path / "model-extra-00001-of-00001.safetensors", {"other": torch.zeros(1)})
-    assert set(read_tensors(tmp_path / "model.safetensors")) == {f"model-0000{n}-of-00002" for n in (1, 2)}

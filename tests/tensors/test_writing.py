@@ -113,14 +113,3 @@ def test_what_the_system_refuses_is_an_error_and_the_file_is_closed(tmp_path, mo
     with pytest.raises(OSError, match=os.strerror(error)):
         write(tmp_path / "a", content(BLOCK))
     assert set(os.listdir("/proc/self/fd")) == before
-
-
-def test_folder_that_is_missing_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        NewFile(tmp_path / "missing" / "a")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
-def test_device_that_is_full_says_so():
-    with pytest.raises(OSError, match="No space left"):
-        write(Path("/dev/full"), content(2 * BLOCK))

@@ -12,6 +12,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
     parser.add_argument("--gradients", choices=("overlapped", "ddp"), default="overlapped", help="(default overlapped)")
+    parser.add_argument(
+        "--collectives",
+        choices=("hierarchical", "iallreduce", "blocking"),
+        default="hierarchical",
+        help="sums over ranks, as in section machine (default hierarchical)",
+    )
     parser.add_argument("--sharding", choices=("none", "zero1"), default="none", help="(default none)")
     parser.add_argument(
         "--operators",
@@ -44,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     import resource
 
     from dithc.cli.ranks import ranks
-    from dithc.config import Experiment, training
+    from dithc.config import Experiment, Machine, training
     from dithc.runs import outputs
     from dithc.train import Rehearsal, rehearse
 
@@ -57,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     model = {"preset": preset(args.model), **dict(args.override)}
     settings = settings_of(Rehearsal, args, model=model, memory=memory)
-    with ranks(Experiment(), expected=None) as group:
+    with ranks(Experiment(machine=Machine(collectives=args.collectives)), expected=None) as group:
         if args.data_limit is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
         result = rehearse(settings, group, warm=args.json.with_suffix(".warm").touch)

@@ -59,16 +59,13 @@ class Arrangement:
     length: int
 
     def bucket_of(self, number: int) -> Bucket:
-        """Return the bucket of a tensor."""
         return next(bucket for bucket in self.buckets if number in bucket.members)
 
 
 def arrange(
     sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None
 ) -> Arrangement:
-    """Lay out tensors one after the other and partition them into buckets.
-
-    No tensor spans two buckets.
+    """Lay out tensors one after the other and partition them into buckets; no tensor spans two buckets.
 
     Args:
         sizes: elements of each tensor, by number.

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from dithc import hcops
-from dithc.comm.exposure import Exposure, Meter
 from dithc.comm.gradients.buckets import ALIGNMENT, Arrangement, arrange, flat_buffer
+from dithc.comm.traffic import Exposure, Meter
 from dithc.log import problem
 
 
@@ -96,10 +96,7 @@ class Reducer:
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Replace the buffer by the copy that `moved(buffer)` returns.
-
-        Discards the gradients.
-        """
+        """Replace the buffer by the copy that `moved(buffer)` returns, and discard the gradients."""
         self._fill(moved(self.buffer))
 
     def begin(self) -> None:

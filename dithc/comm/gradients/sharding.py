@@ -1,6 +1,5 @@
 """Sharded weights: each rank updates a share of one buffer, and gathers overlap with the next forward pass."""
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from itertools import accumulate
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 
 from dithc.comm.gradients.buckets import flat_buffer
 from dithc.comm.gradients.reducer import Reducer
+from dithc.comm.settings import CommConfig
 from dithc.log import problem
-
-WEIGHTS_WIRE_VARIABLE = "DITHC_WEIGHTS_WIRE"
 
 
 class SharedWeights:
@@ -47,7 +45,7 @@ class SharedWeights:
             early: parameters that are read outside of the parts that hold them.
 
         Raises:
-            UserError: DITHC_WEIGHTS_WIRE is neither fp32 nor bf16, or is bf16 with another backend than dithc-mpi.
+            UserError: bf16 weights are requested with another backend than dithc-mpi.
         """
         # A separate group: agreement between two steps must not queue behind weights in the order of one group.
         self._group = dist.new_group()
@@ -77,10 +75,7 @@ class SharedWeights:
         self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
 
     def adopt(self) -> None:
-        """Adopt the content of `buffer`, equal on every rank, as exact weights.
-
-        Call it after initialization or loading.
-        """
+        """Adopt the content of `buffer`, equal on every rank, as exact weights, after initialization or loading."""
         if self.shares is not None:
             for bucket, cut in enumerate(self._arrangement.buckets):
                 self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])
@@ -113,13 +108,7 @@ class SharedWeights:
             torch.autograd.graph.increment_version([self._parameters[number] for number in members])
 
     def wait_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete.
-
-        Cheap if no weights are in transit. Does not wait for other weights.
-
-        Raises:
-            TimeoutError, RuntimeError: another rank is gone or late.
-        """
+        """Wait until these weights are complete. Cheap if no weights are in transit."""
         if self._works:
             known = (self._bucket_of.get(id(parameter)) for parameter in parameters)
             self.wait(frozenset(bucket for bucket in known if bucket is not None))
@@ -130,14 +119,10 @@ class SharedWeights:
 
 
 def _is_rounded(group: Any) -> bool:
-    """Return whether the environment requests bf16 on the wire; if so, configure the group to round."""
-    wire = os.environ.get(WEIGHTS_WIRE_VARIABLE) or "fp32"
-    if wire not in ("fp32", "bf16"):
-        fix = f"correct {WEIGHTS_WIRE_VARIABLE}"
-        raise problem(f"weights on the wire ({WEIGHTS_WIRE_VARIABLE})", got=wire, expected="fp32 or bf16", fix=fix)
-    collectives = getattr(group, "collectives", None)
-    if wire == "fp32":
+    """Return whether weights move as bf16; if so, configure the group to round."""
+    if CommConfig.current().weights_wire == "fp32":
         return False
+    collectives = getattr(group, "collectives", None)
     if collectives is None:
         raise problem(
             "weights on the wire: bf16",

@@ -16,19 +16,13 @@ def rank_here() -> str:
 
 
 def tell_of_end(status: int) -> None:
-    """Report a nonzero status to `dithc launch` if it started this rank.
-
-    Works also before a guard exists.
-    """
+    """Report a nonzero status to `dithc launch` if it started this rank; works also before a guard exists."""
     if status:
         tell_launch(f"rank {rank_here()} ended with status {status}\n{status}")
 
 
 def tell_launch(words: str) -> None:
-    """Report to `dithc launch` a rank that ended before all were connected.
-
-    MPI's start would wait for it forever.
-    """
+    """Report to `dithc launch` a rank that ended before all were connected, for which MPI would wait forever."""
     started = os.environ.get(STARTED_VARIABLE)
     if started and not Path(started).exists():
         with suppress(OSError):

@@ -1,10 +1,9 @@
 """Guard of a rank: a parent process that outlives the rank and reports its death.
 
 A launcher that loses a rank kills the other ranks immediately, and reports a process number at best. Therefore each
-rank forks before it connects: the child is the rank, and the parent, which the launcher monitors, waits for it. If a
-signal kills the rank, the parent logs this and stays for a grace period. During this time the other ranks detect the
-loss and exit with an error that names the lost rank. Ranks that are still connecting do not detect it; `dithc launch`
-is notified and ends them. The guards exit with the launcher's process on their node.
+rank forks before it connects, and the launcher monitors the parent. If a signal kills the rank, the parent logs this and
+stays until the other ranks have detected the loss and named the lost rank. `dithc launch` is notified too, because
+ranks that are still connecting do not detect it.
 
 The guard also names a rank that a signal has stopped. It kills the rank if the other ranks depend on it: until all are
 connected, and then for the duration set by the rank (`end_when_stopped`).
@@ -20,10 +19,10 @@ from contextlib import suppress
 from types import FrameType
 
 from dithc import openmp
-from dithc.comm.environment import HYDRA_PROXY, UNSET
+from dithc.comm.environment import HYDRA_PROXY, UNSET, name_of
 from dithc.comm.launching.ending import rank_here, tell_launch, tell_of_end
 from dithc.comm.launching.litter import FOLDER, room
-from dithc.comm.launching.supervision import follow_parent, name_of
+from dithc.comm.launching.supervision import follow_parent
 from dithc.log import logger
 
 log = logger(__name__)
@@ -32,7 +31,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 # Time for which the guard of a dead rank keeps the launcher from killing the other ranks; they poll every second and
 # then stop.
 GRACE_SECONDS = 10.0
-OFF_VARIABLE = "DITHC_NO_GUARD"
 # Poll interval for a stopped rank; time until the log entry; time until the kill while ranks are still connecting.
 LOOK_SECONDS, SAY_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
 
@@ -44,13 +42,7 @@ _most_stopped: mmap.mmap | None = None
 
 
 def guarded() -> None:
-    """Fork, and return in the child.
-
-    The parent exits with the child's status. Call once, before threads start.
-    """
-    if os.environ.get(OFF_VARIABLE):
-        log.info("ranks have no guards (%s is set)", OFF_VARIABLE)
-        return
+    """Fork, and return in the child; the parent exits with the child's status. Call once, before threads start."""
     if name_of(os.getppid()) == HYDRA_PROXY:  # MPICH's mpiexec on this node; ranks would otherwise outlive it unnoticed
         follow_parent(signal.SIGKILL)()
     global _most_stopped
@@ -69,9 +61,7 @@ def guarded() -> None:
 
 
 def end_when_stopped(seconds: float | None) -> None:
-    """Limit the time for which a signal may stop this process; None for no limit.
-
-    The guard kills the process at the limit.
+    """Limit the time for which a signal may stop this process; None for no limit. The guard kills it then.
 
     Time in which the guard is stopped too, as in a suspended job, does not count.
     """

@@ -1,5 +1,6 @@
 """Command line that starts ranks, by launcher and MPI; `supervise` runs it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dithc.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
 from dithc.comm.environment import UNSET as UNSET
@@ -17,7 +18,6 @@ from dithc.comm.launching.litter import FAST_RANK_BYTES as FAST_RANK_BYTES
 from dithc.comm.launching.litter import RANK_BYTES as RANK_BYTES
 from dithc.comm.launching.litter import check_shared_memory as check_shared_memory
 from dithc.comm.launching.litter import room as room
-from dithc.comm.launching.probe import probe_mpi as probe_mpi
 from dithc.log import UserError, logger, problem
 
 log = logger(__name__)
@@ -30,6 +30,8 @@ HYDRA = "hydra"  # ranks under `srun` connect through the launcher of MPICH's fa
 # Exit statuses that the command chooses: success, invalid input, run again, run is held. Any other status is an
 # unplanned end.
 WORDS_OF_THE_COMMAND = (0, 2, 75, 76)
+PROBE = "import json; from dithc.comm.mpi import facts; print(json.dumps(facts()))"
+PROBE_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,9 @@ def launch_line(
     hosts: Sequence[str] = (),
     root_user: bool = False,
 ) -> list[str]:
-    """Return the command line that starts `command` on `ranks` ranks.
-
-    One rank needs no launcher.
+    """Return the command line that starts `command` on `ranks` ranks in all. One rank needs no launcher.
 
     Args:
-        ranks: total number of ranks.
         cpus: CPUs per rank for srun, which binds. mpiexec does not bind; the ranks bind themselves.
         mpiexec: required for launcher mpiexec with several ranks, and for srun with `hydra`.
         srun_mpi: Slurm's process management interface, from `ranks_meet_through`.
@@ -91,20 +90,14 @@ def launch_line(
 
 
 def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiExec | None]:
-    """Return how ranks started by srun connect, and the mpiexec to use.
-
-    Logs the resolution of `auto`.
+    """Resolve `machine.srun_mpi`: return how ranks started by srun connect, and the mpiexec to use.
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
     often fail: it reads at most 1,024 bytes per line. MPICH's description of a rank's addresses is longer if there are
     several networks, or by chance because it contains uninitialized memory (Slurm 22.05 to 25, MPICH 5.0).
 
-    Args:
-        asked: value of `machine.srun_mpi`.
-        explicit: path of mpiexec, if the user specified it.
-
     Raises:
-        UserError: hydra is requested and mpiexec does not exist.
+        UserError: hydra is requested, or mpiexec is specified (`explicit`), and does not exist.
     """
     if asked not in ("auto", HYDRA):
         return asked, None
@@ -123,15 +116,10 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
 
 
 def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes: int, hydra: bool) -> dict[str, str]:
-    """Return the environment for the command line of `launch_line`.
+    """Return the environment for the command line of `launch_line`; launcher `none` leaves it unchanged.
 
-    Args:
-        environment: environment of this process.
-        launcher: launcher of the ranks; `none` leaves the environment unchanged.
-        hydra: whether srun starts a hydra mpiexec: one process per node, with all CPUs of the job on that node.
-
-    Raises:
-        UserError: mpiexec requires srun, which is missing.
+    With `hydra`, srun starts one mpiexec per node, with all CPUs of the job on that node. Raises UserError if mpiexec
+    requires srun, which is missing.
     """
     if launcher == "none":
         return dict(environment)
@@ -156,9 +144,7 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
 
 
 def find_mpiexec(explicit: str | None = None) -> MpiExec:
-    """Return the specified mpiexec, else the one of this Python, else the first on PATH.
-
-    MPI wheels install mpiexec next to Python.
+    """Return the specified mpiexec, else the one next to this Python, as of MPI wheels, else the first on PATH.
 
     Raises:
         UserError: mpiexec does not exist, or the specified path is not absolute or not executable.
@@ -183,6 +169,22 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
         path = found
         log.info("mpiexec: using %s from PATH, none is installed next to this Python", path)
     return MpiExec(path, _vendor(path))
+
+
+def probe_mpi() -> dict[str, str]:
+    """Return `comm.mpi.facts` of a rank, or `error` with the reason if MPI does not initialize.
+
+    The probe is a separate process, because a broken MPI hangs or kills its process.
+    """
+    line, environment = [sys.executable, "-c", PROBE], for_ranks(os.environ, on_this_node=True)
+    given: dict[str, Any] = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, **given)
+    except subprocess.TimeoutExpired:
+        return {"error": f"MPI did not initialize within {PROBE_SECONDS} s"}
+    if done.returncode != 0:
+        return {"error": (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]}
+    return dict(json.loads(done.stdout))
 
 
 def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int, cpus: int) -> None:

@@ -22,16 +22,7 @@ RANK_BYTES, FAST_RANK_BYTES = 1_070_000, 7_500_000
 
 
 def check_shared_memory(ranks: int | None = None) -> None:
-    """Reject a /dev/shm that is too small for the ranks of this node.
-
-    MPICH would end by SIGBUS.
-
-    Args:
-        ranks: number of ranks, before their start; None inside a rank.
-
-    Raises:
-        UserError: /dev/shm is missing, read-only, too small, or full.
-    """
+    """Reject a /dev/shm that is too small for the `ranks` of this node (None inside a rank): MPICH ends by SIGBUS."""
     if "MPIR_CVAR_NOLOCAL" in os.environ or (ranks is None and "PMI_RANK" not in os.environ):
         return  # MPICH without shared memory, or another MPI
     here = re.match(r"\d*", os.environ.get("MPI_LOCALNRANKS") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -61,10 +52,7 @@ def room(folder: Path = FOLDER) -> tuple[int, int]:
 
 
 def take_names_away() -> None:
-    """Remove the names of MPICH's memory that this process has mapped.
-
-    Call it once MPI has started on all ranks.
-    """
+    """Remove the names of MPICH's memory that this process has mapped, once MPI has started on all ranks."""
     for path in _mapped("self"):
         if path.name.startswith(PREFIXES[0]):
             with suppress(OSError):  # another rank was faster
@@ -82,10 +70,7 @@ def names() -> set[Path]:
 
 
 def sweep(before: Collection[Path]) -> None:
-    """Remove files newer than `before` that no process has open or mapped.
-
-    Their ranks died during their start.
-    """
+    """Remove files newer than `before` that no process has open or mapped: of ranks that died at their start."""
     if not (new := names() - set(before)):
         return
     processes = [folder.name for folder in Path("/proc").glob("[0-9]*")]

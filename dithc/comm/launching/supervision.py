@@ -8,11 +8,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.comm.environment import HYDRA_PROXY, LOST_SUFFIX, SAID_SUFFIX, STARTED_VARIABLE
+from dithc.comm.environment import (
+    HYDRA_PROXY,
+    LOST_SUFFIX,
+    STARTED_VARIABLE,
+    name_of,
+    process_fields,
+)
 from dithc.comm.launching import litter
 from dithc.comm.launching.launch import WORDS_OF_THE_COMMAND, Launcher, Vendor
 from dithc.log import logger, problem
@@ -21,7 +26,7 @@ log = logger(__name__)
 
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS = 3, 600.0, 30.0, 5.0
+STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS, POLL_SECONDS = 3, 600.0, 30.0, 5.0, 0.5
 SOONEST_SECONDS = 0.1  # no rank writes output earlier, because Python itself takes longer to start
 LOST_SECONDS = 10.0  # grace period after the first lost rank: the launcher, or the same cause, may end the other ranks
 UNMET_GRACE_SECONDS = 5.0  # ranks that are not connected have no state to save
@@ -35,33 +40,22 @@ def supervise(
     launcher: Launcher = "none",
     vendor: Vendor = "other",
     grace_seconds: float = 60.0,
-    poll_seconds: float = 0.5,
     meet_in: Path | None = None,
 ) -> int:
-    """Run the line in a separate process group and return its exit status.
-
-    The status is 128 + n after signal n.
+    """Run the line in a separate process group and return its exit status: 128 + n after signal n.
 
     SIGTERM, SIGINT and SIGUSR1 are forwarded in the form that the launcher passes to its ranks. If the workflow driver
     named by DITHC_DRIVER_PID on this host exits, the command receives a stop request (a trainer then saves and exits).
     It is killed after the grace period, so that a killed driver leaves no processes.
 
-    The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). With
-    `meet_in`, ranks that ended or hung before they were connected are restarted. Their work has not begun at that
-    point.
-
-    Args:
-        launcher: launcher at the start of the line.
-        vendor: vendor of mpiexec.
-        grace_seconds: time to save and exit after the driver is gone.
-        poll_seconds: poll interval of the child.
-        meet_in: folder shared by all nodes, in which rank 0 creates a file once all ranks are connected; only for ranks
-            that call `connect`.
+    The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). Ranks that
+    ended or hung before they were connected are therefore restarted; their work has not begun. This requires `meet_in`:
+    a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect`.
 
     Raises:
         UserError: the program does not exist.
     """
-    how = _How(launcher, vendor, grace_seconds, poll_seconds)
+    how = _How(launcher, vendor, grace_seconds)
     if meet_in is None:
         return _supervise_once(line, environment=environment, how=how, met=None, told=[])
     _sweep(meet_in)
@@ -80,7 +74,7 @@ def supervise(
             if not has_met and (chosen := _lost(met)[1]):
                 status = chosen  # status of a rank; the launcher's status only reports that it was ended
         finally:
-            for path in (met, _lost_file(met), *meet_in.glob(f"{glob.escape(met.name)}{SAID_SUFFIX}*")):
+            for path in meet_in.glob(f"{glob.escape(met.name)}*"):
                 path.unlink(missing_ok=True)
             litter.sweep(before)
         if has_met or told or (status in WORDS_OF_THE_COMMAND and not is_launchers) or start == STARTS:
@@ -99,13 +93,11 @@ class _How:
     launcher: Launcher
     vendor: Vendor
     grace_seconds: float
-    poll_seconds: float
 
 
 def _supervise_once(
     line: Sequence[str], *, environment: Mapping[str, str], how: _How, met: Path | None, told: list[signal.Signals]
 ) -> int:
-    """Run the line once; record forwarded signals in `told`."""
     driver = _driver(environment)
     stop = carried_signal(signal.SIGTERM, launcher=how.launcher, vendor=how.vendor)
     try:
@@ -122,11 +114,8 @@ def _supervise_once(
 
     def pass_on(number: int, _: object) -> None:
         told.append(signal.Signals(number))
-        _send(
-            child,
-            carried_signal(signal.Signals(number), launcher=how.launcher, vendor=how.vendor),
-            launcher=how.launcher,
-        )
+        carried = carried_signal(signal.Signals(number), launcher=how.launcher, vendor=how.vendor)
+        _send(child, carried, launcher=how.launcher)
 
     previous = {number: signal.signal(number, pass_on) for number in FORWARDED}
     try:
@@ -174,9 +163,7 @@ class _Start:
     def in_vain(self, pid: int, met: Path | None) -> str:
         """Return the reason to end the launcher; empty while it may succeed.
 
-        Args:
-            pid: process of the launcher.
-            met: file that exists once all ranks are connected; None if they are, or if this is not reported.
+        `met` is the file that exists once all ranks are connected; None if they are, or if this is not reported.
         """
         now = time.monotonic()
         if met is None and (not self._has_children or now < self._looked + CHILDLESS_SECONDS):
@@ -225,18 +212,13 @@ def _sweep(folder: Path) -> None:
 
 
 def _ours() -> str:
-    """Return the prefix of marker files of launches of this host."""
     return f".dithc-met-{socket.gethostname()}-"
 
 
-def _lost_file(met: Path) -> Path:
-    return met.with_name(met.name + LOST_SUFFIX)
-
-
 def _lost(met: Path) -> tuple[str, int]:
-    """Return the message and status of a guard whose rank ended before all were connected; "" and 0 if none."""
+    """Return message and status of a guard whose rank ended before all were connected; "" and 0 if none."""
     try:
-        words, _, status = _lost_file(met).read_text().partition("\n")
+        words, _, status = met.with_name(met.name + LOST_SUFFIX).read_text().partition("\n")
     except FileNotFoundError:
         return "", 0
     return words or "a rank ended", int(status) if status.isdigit() else 0
@@ -249,21 +231,12 @@ def _is_rank(pid: int) -> bool:
         return False
 
 
-def name_of(pid: int) -> str:
-    """Return the kernel's name of a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
 def _children() -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                found.setdefault(int(parent), set()).add(int(path.name))
+        state, parent = (process_fields(path.name) or ["X", "0"])[:2]
+        if state not in "ZX":
+            found.setdefault(int(parent), set()).add(int(path.name))
     return found
 
 
@@ -276,11 +249,8 @@ def _driver(environment: Mapping[str, str]) -> _Driver | None:
 
 def _start_time(pid: int) -> str | None:
     """Return the start time of a process in kernel ticks; None if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    fields = process_fields(pid)
+    return None if not fields or fields[0] in "ZX" else fields[19]
 
 
 def follow_parent(number: signal.Signals) -> Callable[[], None]:
@@ -299,18 +269,13 @@ def _send(child: "subprocess.Popen[bytes]", number: signal.Signals, *, launcher:
 
 
 def _wait(
-    child: "subprocess.Popen[bytes]",
-    *,
-    driver: _Driver | None,
-    stop: signal.Signals,
-    how: _How,
-    met: Path | None,
+    child: "subprocess.Popen[bytes]", *, driver: _Driver | None, stop: signal.Signals, how: _How, met: Path | None
 ) -> int:
     kill_at: float | None = None
     start, grace = _Start(how), how.grace_seconds
     while True:
         try:
-            status = child.wait(timeout=how.poll_seconds)
+            status = child.wait(timeout=POLL_SECONDS)
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
             pass

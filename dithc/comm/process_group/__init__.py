@@ -8,6 +8,6 @@ Extending: another collective is a method of `backend.py` and an operation of `c
 """
 
 from dithc.comm.process_group.backend import communicate_on, recorded, wait_at_most
-from dithc.comm.process_group.segment import Segment
+from dithc.comm.process_group.exchange import Segment
 
 __all__ = ["Segment", "communicate_on", "recorded", "wait_at_most"]

@@ -27,12 +27,9 @@ class Absent:
     """Monitor of ranks missing from the collectives of a group; the waiting thread calls `look` periodically."""
 
     def __init__(self, store: Any, *, rank: int, size: int, keeper: int | None, describe: Callable[[int], str]) -> None:
-        """Initialize the monitor; it is inactive without a store.
+        """Initialize the monitor of a group, with its part of the store of torch.distributed; inactive without a store.
 
-        Args:
-            store: store of torch.distributed for this group alone; None to disable.
-            keeper: rank of the group whose process hosts the store; None if the host is outside of the group.
-            describe: function that describes the process of a rank of the group.
+        `keeper` is the rank whose process hosts the store, None outside of the group; `describe` describes a rank.
         """
         self._store, self._rank, self._size = store, rank, size
         self._keeper, self._describe = keeper, describe
@@ -54,13 +51,10 @@ class Absent:
         if now - (asked if number == job.number else job.waiting_since) > max(pause, 2 * SAY_AFTER_SECONDS):
             self._asked = (job.number, now)
             missing, job.missing = self._missing(job.number)
-            if number != job.number and self._speaks(missing):
+            speaker = next((rank for rank in range(self._size) if rank not in missing), self._rank)
+            if number != job.number and self._rank == speaker:  # one of the waiting ranks logs
                 words = (job.name, f"{waited:.0f}", job.missing, job.timeout_seconds)
                 log.warning("%s: waiting for %s s for %s; gives up after %g s", *words)
-
-    def _speaks(self, missing: Sequence[int]) -> bool:
-        """Return whether this rank is the first of the waiting ranks: only that rank logs."""
-        return self._rank == next((rank for rank in range(self._size) if rank not in missing), self._rank)
 
     def _missing(self, number: int) -> tuple[list[int], str]:
         """Return the ranks without a record for this or a later collective, and their description."""
@@ -69,9 +63,8 @@ class Absent:
             who = "rank 0 of the world" if self._keeper is None else self._describe(self._keeper)
             return [self._keeper or 0], f"{who}, which does not respond"
         missing = [rank for rank, said in enumerate(answer) if said < number and rank != self._rank]
-        return missing, ", ".join(
-            map(self._describe, missing)
-        ) or "no missing rank: all have arrived, but their messages do not"
+        described = ", ".join(map(self._describe, missing))
+        return missing, described or "no missing rank: all have arrived, but their messages do not"
 
     def _number_of(self, rank: int) -> int:
         return int(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else 0

@@ -6,12 +6,11 @@ import registers the backend and loads MPI.
 """
 
 import atexit
-import os
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 import torch.distributed as dist
@@ -22,30 +21,18 @@ from dithc.comm import rendezvous
 from dithc.comm.mpi import Channel, multiple_threads
 from dithc.comm.process_group import service
 from dithc.comm.process_group.absent import Absent
-from dithc.comm.process_group.collectives import FIRST_TAG, MODES, Collectives, Mode, Reduction, parts_of
+from dithc.comm.process_group.collectives import FIRST_TAG, Collectives, Reduction, parts_of
 from dithc.comm.process_group.neighbours import Neighbours, node_of
-from dithc.comm.process_group.service import Job, Operation, Service
-from dithc.comm.process_group.work import MpiWork
+from dithc.comm.process_group.service import Job, MpiWork, Operation, Service
+from dithc.comm.settings import CommConfig
 from dithc.comm.traffic import Span
 from dithc.log import logger, problem
 
 log = logger(__name__)
 
 NAME = "dithc-mpi"
-MODE_VARIABLE = "DITHC_MPI_MODE"
-WIRE_VARIABLE = "DITHC_MPI_WIRE"
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STOP_SECONDS = 5.0
-REDUCTIONS: dict[Any, Reduction] = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "mean",
-    dist.ReduceOp.PRODUCT: "product",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
 
 _living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
 # CPU of the communication threads of this process; None until a core plan sets it.
@@ -61,32 +48,13 @@ _PROCESS_GROUP: Any = dist.ProcessGroup
 class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     """Group of ranks; every method has the meaning and the arguments of c10d's method."""
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        *,
-        ranks: Sequence[int] | None = None,
-        timeout: timedelta = timedelta(minutes=30),
-        mode: Mode | None = None,
-        wire: str | None = None,
-        cpu: int | None = None,
-        store: Any = None,
-    ) -> None:
-        """Connect the ranks of the group; collective over them.
-
-        Args:
-            ranks: numbers of the members in the world, in order; None for all.
-            timeout: time after which an operation without participation of other ranks fails, and the group with it.
-            mode: see `Collectives`; None for the environment variable DITHC_MPI_MODE, else hierarchical.
-            wire: fp32 or bf16; None for DITHC_MPI_WIRE, else fp32.
-            cpu: CPU of the communication thread; None leaves the choice to the system.
-            store: store of torch.distributed in which ranks record that they wait; without it, missing ranks are not
-                named.
+    def __init__(self, options: Any, _: Any) -> None:
+        """Connect the ranks of the group with the active `CommConfig`; collective over them.
 
         Raises:
-            UserError: MPI does not support calls from several threads, or the mode or wire does not exist.
+            UserError: MPI does not support calls from several threads.
         """
+        rank, size, ranks = options.group_rank, options.group_size, list(options.global_ranks_in_group) or None
         super().__init__(rank, size)
         if not multiple_threads():
             raise problem(
@@ -96,16 +64,16 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
                 fix="use an MPI that supports it; do not initialize MPI before dithc",
             )
         self._group_name = self._group_desc = ""
-        self._rank, self._size, self._timeout = rank, size, timeout
-        self._channel = Channel.over(ranks)
-        chosen = _chosen("mode", mode, MODE_VARIABLE, MODES, "hierarchical")
-        node = node_of(self._channel, ranks) if chosen == "hierarchical" else None
-        wire_type = WIRES[_chosen("wire", wire, WIRE_VARIABLE, tuple(WIRES), "fp32")]
-        self.collectives = Collectives(self._channel, node, mode=chosen, wire=wire_type)
-        self._neighbours, self._number = Neighbours(self._channel, ranks), 0
-        keeper = (list(ranks) if ranks else list(range(size))).index(0) if not ranks or 0 in ranks else None
-        self._absent = Absent(store, rank=rank, size=size, keeper=keeper, describe=self._neighbours.describe)
-        self.service = Service(f"dithc-mpi-{rank}", cpu=cpu, watch=self._watch)
+        self._rank, self._size, self._timeout = rank, size, options.timeout
+        channel, config = Channel.over(ranks), CommConfig.current()
+        node = node_of(channel, ranks) if config.collectives == "hierarchical" else None
+        is_blocking = config.collectives == "blocking"
+        self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.wire])
+        self._neighbours, self._number = Neighbours(channel, ranks), 0
+        keeper = 0 if not ranks else ranks.index(0) if 0 in ranks else None
+        describe = self._neighbours.describe
+        self._absent = Absent(options.store, rank=rank, size=size, keeper=keeper, describe=describe)
+        self.service = Service(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
         _living.add(self)
 
     def getBackendName(self) -> str:
@@ -129,14 +97,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
-    def getRank(self) -> int:
-        return self._rank
-
-    def getSize(self) -> int:
-        return self._size
-
     def shutdown(self) -> None:
-        """End the communication thread after the active operations."""
         if not self.service.stop(timeout_seconds=STOP_SECONDS):
             log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
         _living.discard(self)
@@ -230,13 +191,6 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
-    # Names of these methods before torch 2.12.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
-
     def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
         """Pass an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
@@ -262,18 +216,12 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
 
 def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
-    """Limit the time without progress of future operations of this process.
-
-    Args:
-        seconds: limit; None for the timeout of the group, which is the upper bound in any case.
-        stopped_seconds: time after which a local rank that a signal has stopped counts as lost; None for never.
-    """
+    """See `Group.wait_at_most`; applies to future operations of this process."""
     global _most_seconds, _stopped_seconds
     _most_seconds, _stopped_seconds = seconds, stopped_seconds
 
 
 def communicate_on(cpu: int) -> None:
-    """Bind all present and future communication threads to a logical CPU."""
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_living):
@@ -281,16 +229,7 @@ def communicate_on(cpu: int) -> None:
 
 
 def recorded() -> AbstractContextManager[list[Span]]:
-    """Record operations submitted to the communication threads in a `with` block."""
     return service.recorded(group.service for group in list(_living))
-
-
-def _create(options: Any, _: Any) -> MpiProcessGroup:
-    ranks, cpu = list(options.global_ranks_in_group) or None, _communication_cpu
-    if cpu is None:
-        log.debug("communication thread: not bound to a core, because no core plan has set one")
-    known = {"timeout": options.timeout, "store": options.store}
-    return MpiProcessGroup(options.group_rank, options.group_size, ranks=ranks, cpu=cpu, **known)
 
 
 def _one_after_the_other(operations: list[Operation]) -> Operation:
@@ -308,25 +247,18 @@ def _reduction(opts: Any) -> Reduction:
     op = getattr(opts, "reduceOp", opts)
     if op is None:
         return "sum"
-    for known, name in REDUCTIONS.items():
-        if op == known:
-            return name
-    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(REDUCTIONS.values())}")
+    for name in get_args(Reduction):
+        if op == getattr(dist.ReduceOp, "AVG" if name == "mean" else name.upper()):
+            return cast(Reduction, name)
+    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(get_args(Reduction))}")
 
 
 def _root(opts: Any) -> int:
     return int(opts) if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
 
 
-def _chosen(what: str, given: Any, variable: str, known: Sequence[str], default: str) -> Any:
-    value = given or os.environ.get(variable) or default
-    if value not in known:
-        raise problem(f"{NAME}: {what} ({variable})", got=value, expected=" or ".join(known), fix=f"correct {variable}")
-    return value
-
-
 rendezvous.install()
-dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+dist.Backend.register_backend(NAME, MpiProcessGroup, extended_api=True, devices=["cpu"])
 
 
 @atexit.register

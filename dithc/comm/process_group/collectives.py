@@ -3,19 +3,19 @@
 R is the number of ranks of the group.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dithc.comm.mpi import Channel, Request
-from dithc.comm.process_group.exchange import TYPES, Combination
+from dithc.comm.mpi import Buffer, Channel, Request
+from dithc.comm.process_group.exchange import TYPES
 from dithc.comm.process_group.hierarchy import Hierarchy, Node
 from dithc.comm.process_group.service import Operation
 
-Mode = Literal["blocking", "iallreduce", "hierarchical"]
-MODES: tuple[Mode, ...] = ("blocking", "iallreduce", "hierarchical")
 Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
 
 # MPI lacks some data types; their values are moved as integers of the same width.
@@ -31,33 +31,29 @@ class Collectives:
     """Factory of operations for one group.
 
     Attributes:
-        mode: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls; `hierarchical`
-            sums within a node through shared memory and exchanges the sums between nodes.
-        wire: data type in which `hierarchical` moves fp32 summands: fp32, or bf16 with fp32 sums.
         gather_wire: data type to which `all_gather_into` rounds fp32 values on all ranks: fp32 (no rounding) or bf16.
     """
 
-    def __init__(self, channel: Channel, node: Node | None, *, mode: Mode, wire: torch.dtype = torch.float32) -> None:
-        self.mode: Mode = mode
-        self.wire, self.gather_wire = wire, torch.float32
-        self._channel = channel
-        self._hierarchy = Hierarchy(node) if node is not None and mode == "hierarchical" else None
+    def __init__(self, channel: Channel, node: Node | None, *, is_blocking: bool, wire: torch.dtype) -> None:
+        """Reduce through the ranks of a node if there is one, else through MPI, which may block."""
+        self.gather_wire = torch.float32
+        self._channel, self._is_blocking, self._wire = channel, is_blocking, wire
+        self._hierarchy = None if node is None else Hierarchy(node)
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
         """Reduce the tensor over the ranks in place; return [tensor]."""
-        size = self._channel.size
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op):
-            yield from self._hierarchy.all_reduce(flat, _combination(op), **self._way(flat, op))
+            yield from self._hierarchy.all_reduce(flat, _without_mean(op), **self._way(flat, op))
         else:
             values, restore = _reducible(flat, op)
-            for piece in _pieces(values, Channel.MOST_ELEMENTS):
-                if self.mode == "blocking":
-                    self._channel.all_reduce_and_wait(piece.numpy(), _mpi_name(op))
+            for piece in _pieces(values):
+                if self._is_blocking:
+                    self._channel.all_reduce_and_wait(piece.numpy(), _without_mean(op))
                 else:
-                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _mpi_name(op)))
+                    yield from _until_done(self._channel.all_reduce(piece.numpy(), _without_mean(op)))
             if op == "mean":
-                values.div_(size) if values.is_floating_point() else values.floor_divide_(size)
+                _divide(values, self._channel.size)
             if restore:
                 flat.copy_(values)
         return _give_back(tensor, flat)
@@ -73,28 +69,25 @@ class Collectives:
         return list(tensors)
 
     def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
-        wire = self.wire if flat.dtype is torch.float32 else flat.dtype
+        wire = self._wire if flat.dtype is torch.float32 else flat.dtype
         return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 
     def reduce(self, tensor: Tensor, op: Reduction, *, root: int) -> Operation:
         """Reduce into the tensor of rank `root`; the tensors of other ranks are unchanged."""
         values, _ = _reducible(_dense(tensor), op)
         out = torch.empty_like(values) if self._channel.rank == root else None
-        for start in range(0, values.numel(), Channel.MOST_ELEMENTS):
-            stop = start + Channel.MOST_ELEMENTS
-            target = None if out is None else out[start:stop].numpy()
-            yield from _until_done(self._channel.reduce(values[start:stop].numpy(), target, _mpi_name(op), root=root))
+        for piece, target in zip_longest(_pieces(values), () if out is None else _pieces(out)):
+            array = None if target is None else target.numpy()
+            yield from _until_done(self._channel.reduce(piece.numpy(), array, _without_mean(op), root=root))
         if out is not None:
             if op == "mean":
-                out.div_(self._channel.size) if out.is_floating_point() else out.floor_divide_(self._channel.size)
+                _divide(out, self._channel.size)
             tensor.copy_(out.view(tensor.shape))
         return [tensor]
 
     def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
-        """Copy the tensor of rank `root` to all ranks."""
         flat = _dense(tensor)
-        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.broadcast(piece.numpy(), root=root))
+        yield from _piecewise(_movable(flat), partial(self._channel.broadcast, root=root))
         return _give_back(tensor, flat)
 
     def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
@@ -129,10 +122,7 @@ class Collectives:
         if own.numel() <= Channel.MOST_ELEMENTS:
             yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
             return _give_back(output, flat)
-        parts = flat.view(self._channel.size, -1)
-        parts[self._channel.rank].copy_(tensor.reshape(-1))
-        for rank in range(self._channel.size):
-            yield from self.broadcast(parts[rank], root=rank)
+        yield from self.all_gather(tensor.reshape(-1), flat.view(self._channel.size, -1).unbind())
         return _give_back(output, flat)
 
     def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
@@ -153,7 +143,7 @@ class Collectives:
             out = _dense(output)
             if _overlaps(out, flat, but=self._channel.rank):
                 flat = flat.clone()
-            yield from self._hierarchy.reduce_scatter(flat, out, _combination(op), **self._way(flat, op))
+            yield from self._hierarchy.reduce_scatter(flat, out, _without_mean(op), **self._way(flat, op))
             return _give_back(output, out)
         total = flat.clone()
         yield from self.all_reduce(total, op)
@@ -161,10 +151,7 @@ class Collectives:
         return [output]
 
     def reduce_scatter(self, tensors: Sequence[Tensor], output: Tensor, op: Reduction) -> Operation:
-        """Reduce tensors[r] over the ranks, into the output of rank r.
-
-        Their shapes may differ.
-        """
+        """Reduce tensors[r], of any shape, over the ranks into the output of rank r."""
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
         yield from self.all_reduce(packed, op)
         own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
@@ -177,11 +164,11 @@ class Collectives:
         for rank, output in enumerate(outputs):
             flat = _dense(output)
             arrived.append((output, flat))
-            for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
+            for piece in _pieces(_movable(flat)):
                 requests.append(self._channel.receive(piece.numpy(), source=rank, tag=ALL_TO_ALL_TAG))
         kept = [_movable(_dense(tensor)) for tensor in inputs]
         for rank, own in enumerate(kept):
-            for piece in _pieces(own, Channel.MOST_ELEMENTS):
+            for piece in _pieces(own):
                 requests.append(self._channel.send(piece.numpy(), to=rank, tag=ALL_TO_ALL_TAG))
         for request in requests:
             yield from _until_done(request)
@@ -215,19 +202,15 @@ class Collectives:
 
     def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
         """Send the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
-        for piece in _pieces(_movable(_dense(tensor)), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.send(piece.numpy(), to=to, tag=tag))
+        yield from _piecewise(_movable(_dense(tensor)), partial(self._channel.send, to=to, tag=tag))
         return [tensor]
 
     def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
-        """Receive the tensor from rank `source` with this tag."""
         flat = _dense(tensor)
-        for piece in _pieces(_movable(flat), Channel.MOST_ELEMENTS):
-            yield from _until_done(self._channel.receive(piece.numpy(), source=source, tag=tag))
+        yield from _piecewise(_movable(flat), partial(self._channel.receive, source=source, tag=tag))
         return _give_back(tensor, flat)
 
     def barrier(self) -> Operation:
-        """Complete when all ranks have started it."""
         yield from _until_done(self._channel.barrier())
         return []
 
@@ -273,12 +256,7 @@ def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
 
 
 def _is_shared(flat: Tensor, op: Reduction) -> bool:
-    """Return whether the node exchange supports data type and reduction."""
     return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
-
-
-def _combination(op: Reduction) -> Combination:
-    return "sum" if op == "mean" else op  # type: ignore[return-value]
 
 
 def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
@@ -287,12 +265,20 @@ def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
     return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
 
 
-def _mpi_name(op: Reduction) -> str:
+def _without_mean(op: Reduction) -> Any:
+    """Return the reduction that MPI and the node exchange perform; a mean is a scaled sum."""
     return "sum" if op == "mean" else op
 
 
-def _pieces(flat: Tensor, length: int) -> Sequence[Tensor]:
-    return parts_of(flat, length) if flat.numel() else ()
+def _divide(total: Tensor, size: int) -> None:
+    total.div_(size) if total.is_floating_point() else total.floor_divide_(size)
 
 
-__all__ = ["FIRST_TAG", "MODES", "Collectives", "Mode", "Reduction", "parts_of"]
+def _pieces(flat: Tensor) -> Sequence[Tensor]:
+    """Split a flat tensor into parts with counts that MPI accepts."""
+    return parts_of(flat, Channel.MOST_ELEMENTS) if flat.numel() else ()
+
+
+def _piecewise(flat: Tensor, begin: Callable[[Buffer], Request]) -> Operation:
+    for piece in _pieces(flat):
+        yield from _until_done(begin(piece.numpy()))

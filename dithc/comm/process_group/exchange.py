@@ -4,11 +4,14 @@ import ctypes
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from dithc import native
@@ -26,6 +29,7 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1}
 DONE, PROCESS_GONE = 0, -8
 MOST_RANKS = 256
 CACHE_LINE = 64
+NANOSECONDS = 1_000_000_000
 
 # A chunk fits into the second-level cache together with the working set of the computation. It is long enough to hide
 # the latency of its handful of calls, some microseconds each. With 4 slots the ranks may be 3 chunks apart before one
@@ -40,23 +44,16 @@ Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
 WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
-class RankGone(UserError):
-    """Error of a rank process that has ended or hangs while other ranks wait for it."""
-
-    status = 1  # not an input error
-
-    def __init__(self, said: str) -> None:
-        told = problem(
-            "a rank is lost",
-            got=said,
-            expected="all ranks until the work is done",
-            fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
-        )
-        super().__init__(str(told))
-        self._said = said
-
-    def __reduce__(self) -> tuple[type["RankGone"], tuple[str]]:
-        return RankGone, (self._said,)  # the default would format the message twice
+def rank_gone(said: str) -> UserError:
+    """Return the error for a rank process that has ended or hangs while other ranks wait for it."""
+    error = problem(
+        "a rank is lost",
+        got=said,
+        expected="all ranks until the work is done",
+        fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
+    )
+    error.status = 1  # not an input error
+    return error
 
 
 class _Pieces(ctypes.Structure):
@@ -90,7 +87,6 @@ class Pieces:
         self.address = ctypes.addressof(self._struct)
 
     def count(self, rank: int) -> int:
-        """Return the number of elements of a rank's piece."""
         return max(0, min(self.length, self.limit - self.offsets[rank]))
 
 
@@ -109,34 +105,15 @@ class Exchange:
         barrier: Callable[[], None],
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
-        """Create and map the segment; collective over the ranks of the node.
+        """Create and map the segment; collective over the ranks of the node, which `names` names in messages.
 
-        Args:
-            names: names of the node's ranks, for messages.
-            broadcast: function that returns the value of rank 0 on every rank.
-            barrier: function that returns when all ranks have called it.
-            slot_bytes: size of a chunk.
-
-        Raises:
-            OSError: the memory is not available.
+        `broadcast` returns rank 0's value on every rank, `barrier` returns when all have called it. OSError without memory.
         """
-        handle = native.library()
-        assert handle is not None, "an exchange needs the C kernels"
-        self._library, self._names, ranks = handle, list(names), len(names)
-        self.rank, self.ranks, self._slot_bytes = rank, ranks, slot_bytes
-        size = ctypes.c_int64()
-        handle.hc_exchange_bytes(ranks, NUM_SLOTS, slot_bytes, ctypes.byref(size))
-        self._memory = shared_memory(size.value, rank=rank, broadcast=broadcast, barrier=barrier)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        attached = ctypes.c_void_p()
-        handle.hc_exchange_attach(
-            self._address, native.context(num_threads=1), rank, ranks, NUM_SLOTS, slot_bytes, ctypes.byref(attached)
+        self._names, self.rank, self.ranks, self._slot_bytes = list(names), rank, len(names), slot_bytes
+        self._library, self._bytes, handle = attached(
+            rank, self.ranks, slots=(NUM_SLOTS, slot_bytes), broadcast=broadcast, barrier=barrier
         )
-        self._handle = attached.value
-        self._number = 0
-        self._gone = ctypes.c_int()
-        barrier()  # all ranks are attached: from here on, the end of a process is detected
+        self._handle, self._number, self._gone = handle.value, 0, ctypes.c_int()
 
     def piece_elements(self, dtype: torch.dtype) -> int:
         """Return the maximum number of elements of a piece in the wire type."""
@@ -157,15 +134,10 @@ class Exchange:
     def whole(
         self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
     ) -> Operation:
-        """Run a complete operation over the ranks of this node.
+        """Run a complete operation over the ranks of this node, on dense 1D tensors of one data type, moved as `wire`.
 
-        Args:
-            kind: all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out
-                receives the reduction of part r of x. all_gather: out receives x of every rank, and x may be its own
-                part of out.
-            x: dense 1D input.
-            out: dense 1D output, of the same data type.
-            wire: data type in the segment.
+        all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out receives the
+        reduction of part r of x. all_gather: out receives x of every rank, and x may be its own part of out.
         """
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
@@ -186,25 +158,17 @@ class Exchange:
 
     def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
         """Copy the pieces of the other ranks into the segment, as type `wire`."""
-        status = self._library.hc_exchange_put(
-            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype], TYPES[wire], patience),
-            ctypes.byref(self._gone),
-        )
-        if not self._is_done(status):
-            return False
-        self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
-        return True
+        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], patience)
+        if done:
+            self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
+        return done
 
     def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
         """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
-        status = self._library.hc_exchange_offer(
-            *(self._handle, number % (1 << 32), pieces.address),
-            *(x.data_ptr(), TYPES[x.dtype], TYPES[x.dtype], patience, ctypes.byref(self._gone)),
-        )
-        if not self._is_done(status):
-            return False
-        self._count(pieces.count(self.rank), x.dtype)
-        return True
+        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], patience)
+        if done:
+            self._count(pieces.count(self.rank), x.dtype)
+        return done
 
     def combine(
         self,
@@ -217,65 +181,44 @@ class Exchange:
         scale: float,
         out: Tensor | None,
         patience: int,
-        keep: bool = True,
     ) -> Tensor | None:
-        """Reduce the piece of this rank over all ranks.
+        """Reduce the piece of this rank over all ranks; its own values are read directly from x. None: retry.
 
-        Its own values are read directly from x.
-
-        Args:
-            pieces: positions of the pieces in x.
-            wire: data type in the segment.
-            out: also receives the result; of the type of x, or of `wire` without `keep`. It may be the piece in x.
-            patience: nanoseconds for which the call may wait.
-            keep: whether other ranks `get` the result after `publish`; otherwise the chunk ends here.
-
-        Returns:
-            The result (the shared memory itself with `keep`, else `out`); None if the step must be retried.
+        Without `out`, return the result in shared memory, which other ranks `get` after `publish`. Otherwise the chunk
+        ends here with the result in `out`, of type `wire`, which may be the piece in x.
         """
         pointer = ctypes.c_void_p()
-        status = self._library.hc_exchange_combine(
-            *(self._handle, number % (1 << 32), pieces.address, x.data_ptr(), TYPES[x.dtype]),
-            *(TYPES[wire], COMBINATIONS[op], scale),
-            *(None if out is None else out.data_ptr(), TYPES[x.dtype if out is None else out.dtype]),
-            *(ctypes.byref(pointer) if keep else None, patience, ctypes.byref(self._gone)),
-        )
-        if not self._is_done(status):
+        target = (None, TYPES[x.dtype], ctypes.byref(pointer)) if out is None else (*_typed(out), None)
+        how = TYPES[wire], COMBINATIONS[op], scale
+        if not self._step(self._library.hc_exchange_combine, number, pieces, *_typed(x), *how, *target, patience):
             return None
-        count = pieces.count(self.rank)
-        if not keep:
-            assert out is not None, "a result requires `keep` or `out`"
+        if out is not None:
             return out
+        count = pieces.count(self.rank)
         self._count(count, wire)
-        offset = (pointer.value or 0) - self._address
+        offset = (pointer.value or 0) - self._bytes.data_ptr()
         return self._bytes[offset : offset + count * wire.itemsize].view(wire)
 
     def publish(self, number: int) -> None:
-        """Mark the piece of this rank as complete."""
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
     def get(
         self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
-        """Copy the pieces of other ranks to their positions in `out`.
-
-        `with_own` includes this rank's piece.
-        """
-        status = self._library.hc_exchange_get(
-            *(self._handle, number % (1 << 32), pieces.address, TYPES[wire], with_own),
-            *(out.data_ptr(), TYPES[out.dtype], patience, ctypes.byref(self._gone)),
-        )
-        return self._is_done(status)
+        """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
+        return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], with_own, *_typed(out), patience)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
-        """Reduce parts of one data type in their order, in fp32, into `out`.
-
-        `out` may be one of the parts.
-        """
+        """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of the parts."""
         rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         self._library.hc_exchange_fold(
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
         )
+
+    def _step(self, function: Any, number: int, pieces: Pieces, *arguments: Any) -> bool:
+        """Call a step of the kernels on a chunk; return whether it completed."""
+        place = self._handle, number % (1 << 32), pieces.address
+        return self._is_done(function(*place, *arguments, ctypes.byref(self._gone)))
 
     @staticmethod
     def _count(elements: int, dtype: torch.dtype) -> None:
@@ -284,15 +227,82 @@ class Exchange:
 
     def _is_done(self, status: int) -> bool:
         if status == PROCESS_GONE:
-            raise RankGone(f"{self._names[self._gone.value]} has ended")
+            raise rank_gone(f"{self._names[self._gone.value]} has ended")
         return bool(status == DONE)
 
 
-def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
-    """Map `size` zero bytes shared by all ranks.
+def _typed(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), TYPES[x.dtype]
 
-    The backing file has no name after the call.
+
+class Segment:
+    """Shared bytes of the ranks, initially zero.
+
+    Attributes:
+        memory: uint8 tensor of the requested size.
     """
+
+    def __init__(self, num_bytes: int, *, over: Any, timeout_seconds: float) -> None:
+        """Create and map the memory; collective over the ranks of `over`, a group of torch.distributed on one node.
+
+        Raises:
+            OSError: the memory is not available.
+        """
+
+        def broadcast(value: Any) -> Any:
+            box = [value]
+            dist.broadcast_object_list(box, group_src=0, group=over)
+            return box[0]
+
+        self._names = [f"rank {member}" for member in dist.get_process_group_ranks(over)]
+        self._timeout = int(timeout_seconds * NANOSECONDS)
+        library, everything, handle = attached(
+            dist.get_rank(over),
+            len(self._names),
+            slots=(1, CACHE_LINE),
+            more_bytes=num_bytes,
+            broadcast=broadcast,
+            barrier=partial(dist.barrier, group=over),
+        )
+        self.memory: Tensor = everything[everything.numel() - num_bytes :]
+        self._handle, self._gone = handle.value, ctypes.c_int(-1)
+        weakref.finalize(self, library.hc_exchange_detach, handle).atexit = False
+
+    def meet(self, calls: Any) -> None:
+        """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
+        calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
+
+    def absent(self) -> str | None:
+        """Return the rank that was missing at the timeout; None if all arrived."""
+        return None if self._gone.value < 0 else self._names[self._gone.value]
+
+
+def attached(
+    rank: int,
+    ranks: int,
+    *,
+    slots: tuple[int, int],
+    more_bytes: int = 0,
+    broadcast: Callable[[Any], Any],
+    barrier: Callable[[], None],
+) -> tuple[Any, Tensor, ctypes.c_void_p]:
+    """Create the kernels' exchange of the ranks of a node, with `more_bytes` zero bytes at its end; collective.
+
+    `slots` are number and bytes of the slots of a rank. Returns the library, all bytes (uint8), and the exchange.
+    """
+    library, size, handle = native.library(), ctypes.c_int64(), ctypes.c_void_p()
+    assert library is not None, "an exchange needs the C kernels"
+    library.hc_exchange_bytes(ranks, *slots, ctypes.byref(size))
+    memory = shared_memory(size.value + more_bytes, rank=rank, broadcast=broadcast, barrier=barrier)
+    everything = torch.frombuffer(memory, dtype=torch.uint8)
+    context = native.context(num_threads=1)
+    library.hc_exchange_attach(everything.data_ptr(), context, rank, ranks, *slots, ctypes.byref(handle))
+    barrier()  # all ranks are attached: from here on, the end of a process is detected
+    return library, everything, handle
+
+
+def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
+    """Map `size` zero bytes shared by all ranks, in a file without a name after the call."""
     path, failure = None, None
     if rank == 0:
         try:

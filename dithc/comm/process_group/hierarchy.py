@@ -9,7 +9,7 @@ in fp32, from and to the wire type. An element's sum therefore has the same bits
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -81,19 +81,13 @@ class Hierarchy:
         pieces = [cuts[chunk.numel()] for chunk in chunks]
         first = exchange.reserve(len(chunks))
         values: dict[int, Tensor] = {}
+        how: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
 
         def put(i: int, patience: int) -> bool:
             return exchange.put(first + i, pieces[i], chunks[i], wire=wire, patience=patience)
 
         def combine(i: int, patience: int) -> bool:
-            found = exchange.combine(
-                *(first + i, pieces[i], chunks[i]),
-                wire=wire,
-                op=op,
-                scale=scale,
-                out=None,
-                patience=patience,
-            )
+            found = exchange.combine(first + i, pieces[i], chunks[i], **how, out=None, patience=patience)
             if found is not None:
                 values[i] = found
             return found is not None
@@ -144,10 +138,7 @@ class Hierarchy:
         return [leave, sum_up, arrive]
 
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        """Reduce part r of x into out of rank r.
-
-        x has one part per rank of the group, and out may be this part.
-        """
+        """Reduce part r of x into out of rank r; out may be this part."""
         exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
         if across is None:
             yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
@@ -157,6 +148,7 @@ class Hierarchy:
         starts = range(0, count, length)
         first = exchange.reserve(len(starts) * nodes)
         stages: dict[int, Tensor] = {}
+        how: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
 
         def width(i: int) -> int:
             return min(length, count - starts[i])
@@ -176,16 +168,9 @@ class Hierarchy:
                 if len(stages) >= IN_FLIGHT:
                     return False
                 stages[chunk] = self._take(nodes * width(chunk), wire)
-            found = exchange.combine(
-                *(first + step, cut, x[start:]),
-                wire=wire,
-                op=op,
-                scale=scale,
-                out=stages[chunk][node * width(chunk) :],
-                patience=patience,
-                keep=False,
-            )
-            return found is not None
+            target = stages[chunk][node * width(chunk) :]
+            at = first + step, cut, x[start:]
+            return exchange.combine(*at, **how, out=target, patience=patience) is not None
 
         crossing = self._shard_crossing(across, stages, out.split(length), op)  # type: ignore[no-untyped-call]
         yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))
@@ -225,9 +210,7 @@ class Hierarchy:
         return [leave, sum_up]
 
     def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
-        """Gather x of each rank into out, in rank order, rounded to `wire`.
-
-        x may be its part of out.
+        """Gather x of each rank into out, in rank order, rounded to `wire`; x may be its part of out.
 
         With fp32 on the wire the bits are copied unchanged, whatever their type.
         """
@@ -291,10 +274,7 @@ class Hierarchy:
 def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()) -> Operation:
     """Run `count` chunks through the steps, each step in the order of chunks and as early as possible.
 
-    Args:
-        count: number of chunks.
-        waiting: steps that may sleep if no data is in flight between nodes, because transfers only progress when
-            polled; empty for all steps.
+    Steps in `waiting` (empty: all) may sleep if no data is in flight between nodes: transfers progress when polled.
     """
     done = [0] * len(steps)
     patience = 0

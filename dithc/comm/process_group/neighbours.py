@@ -3,12 +3,11 @@
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from dithc import native
-from dithc.comm.environment import node_name
+from dithc.comm.environment import node_name, process_fields
 from dithc.comm.mpi import Channel
-from dithc.comm.process_group.exchange import MOST_RANKS, SLOT_BYTES, Exchange, RankGone
+from dithc.comm.process_group.exchange import MOST_RANKS, SLOT_BYTES, Exchange, rank_gone
 from dithc.comm.process_group.hierarchy import ACROSS_SLOT_BYTES, Across, Node
 from dithc.log import logger
 
@@ -16,11 +15,9 @@ log = logger(__name__)
 
 
 def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None:
-    """Create this node's shared memory, and channels to other nodes.
+    """Create this node's shared memory, and channels between ranks of the same index on all nodes; collective.
 
-    The channels connect ranks of the same index on all nodes.
-
-    Collective. `ranks` are the numbers in the world, used in messages; None if the group is the world.
+    `ranks` are the numbers in the world, used in messages; None if the group is the world.
     """
     names = channel.all_gather_object(node_name())
     mine = [rank for rank, name in enumerate(names) if name == names[channel.rank]]
@@ -57,10 +54,7 @@ class Neighbours:
     """Processes of the ranks of a group on this node."""
 
     def __init__(self, channel: Channel, ranks: Sequence[int] | None = None) -> None:
-        """Gather host and process number of the ranks.
-
-        `ranks` are their numbers in the world (None: equal).
-        """
+        """Gather host and process number of the ranks; `ranks` are their numbers in the world (None: equal)."""
         self._ranks = ranks
         here = (node_name(), os.getpid())
         everybody = channel.all_gather_object(here)
@@ -71,19 +65,18 @@ class Neighbours:
         self._stopped_since: dict[int, float] = {}
 
     def look(self, *, stopped_seconds: float | None = None) -> None:
-        """Raise RankGone if a process has ended or was stopped too long.
-
-        The limit for processes stopped by a signal is `stopped_seconds`.
-        """
+        """Raise UserError if a process has ended, or was stopped by a signal for `stopped_seconds`."""
         for rank, pid in self._processes.items():
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
-                raise RankGone(f"{_name(rank, self._ranks, size=len(self._hosts))} (process {pid}) has ended") from None
+                raise rank_gone(
+                    f"{_name(rank, self._ranks, size=len(self._hosts))} (process {pid}) has ended"
+                ) from None
             except PermissionError:
                 continue
             if stopped_seconds is not None and self._stopped_for(rank) > stopped_seconds:
-                raise RankGone(f"{self.describe(rank)} for {stopped_seconds:g} s, while other ranks wait for it")
+                raise rank_gone(f"{self.describe(rank)} for {stopped_seconds:g} s, while other ranks wait for it")
 
     def _stopped_for(self, rank: int) -> float:
         """Return the seconds since a rank was first found stopped."""
@@ -101,12 +94,8 @@ class Neighbours:
 
 
 def _name(rank: int, ranks: Sequence[int] | None, *, size: int) -> str:
-    """Return the name of a rank for messages, by its number in the world."""
     return f"rank {ranks[rank]}" if ranks else f"rank {rank} of {size}"
 
 
 def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "?"
+    return (process_fields(pid) or "?")[0]

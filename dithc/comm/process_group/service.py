@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
 
 from dithc.comm.traffic import Span
 from dithc.log import logger
@@ -43,14 +46,12 @@ class Job:
         timeout_seconds: time without progress after which it fails.
         number: index among the group's collectives, from 1; None for other operations.
         in_turn: whether it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange
-            identify a step by its position among all steps of the group, which two interleaved collectives would mix
-            up.
-        waiting_since: `time.monotonic` of its start or last progress; None before.
-        missing: description of the ranks that it waits for; empty before the first query.
-        begun: `time.perf_counter` of its first step; None before.
-        ended: `time.perf_counter` of its completion or failure; None before.
+            identify a step by its position in the group, which two interleaved collectives would mix up.
         num_bytes: bytes sent by this rank; None if they were not counted.
         spans: receives a span when the job has ended; None for no record.
+        waiting_since: `time.monotonic` of its start or last progress; None before.
+        missing: description of the ranks that it waits for; empty before the first query.
+        begun, ended: `time.perf_counter` of its first step, and of its completion or failure; None before.
     """
 
     name: str
@@ -84,13 +85,11 @@ class Job:
         if progressed or self.waiting_since is None:
             self.waiting_since = now
         elif now > self.waiting_since + self.timeout_seconds:
-            self.fail(TimeoutError(self._given_up()))
+            named = f": {self.missing}" if self.missing else ""
+            seconds = f"{self.timeout_seconds:g} s"
+            self.fail(TimeoutError(f"{self.name}: not all ranks took part within {seconds}{named}"))
             return True, True
         return progressed, False
-
-    def _given_up(self) -> str:
-        named = f": {self.missing}" if self.missing else ""
-        return f"{self.name}: not all ranks took part within {self.timeout_seconds:g} s{named}"
 
     def fail(self, error: BaseException) -> None:
         """End the operation with an error."""
@@ -116,11 +115,9 @@ class Service:
     def __init__(
         self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
     ) -> None:
-        """Start the thread.
+        """Start the thread, on the logical CPU `cpu` if it is set.
 
-        Args:
-            cpu: logical CPU to run on; None leaves the choice to the system.
-            watch: called with the active jobs every second without progress; an exception ends all jobs.
+        `watch` is called with the active jobs every second without progress; an exception ends all jobs.
         """
         self._watch, self._next_look = watch, 0.0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -142,11 +139,7 @@ class Service:
             log.info("communication thread: bound to CPU %d", cpu)
 
     def submit(self, job: Job) -> None:
-        """Submit a job to the thread.
-
-        Raises:
-            RuntimeError: the service was stopped.
-        """
+        """Submit a job to the thread; RuntimeError if the service was stopped."""
         if self._stopped:
             raise RuntimeError(f"{job.name}: the process group was destroyed")
         job.spans = self.spans
@@ -209,6 +202,56 @@ class Service:
             if finished:
                 active.remove(job)
         return anything
+
+
+# Typed as Any because torch has few annotations for it.
+_WORK: Any = Work
+
+
+class MpiWork(_WORK):  # type: ignore[misc]
+    """Active operation. Its future is a list of tensors; `wait` raises the error of the operation."""
+
+    def __init__(self, ended: "Future[Any]", job: Job) -> None:
+        super().__init__()
+        # An exception set on a future crashes torch's C++ side; an exception raised by a callback is passed on
+        # correctly.
+        self._ended, self._future, self._job = ended, ended.then(_unwrap), job
+
+    @property
+    def begun(self) -> float | None:
+        """`time.perf_counter` of the first step; None before."""
+        return self._job.begun
+
+    @property
+    def ended(self) -> float | None:
+        """`time.perf_counter` of completion or failure; None before."""
+        return self._job.ended
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        _unwrap(self._ended)
+        return True
+
+    def get_future(self) -> "Future[Any]":
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._ended.done()
+
+    def is_success(self) -> bool:
+        return self._ended.done() and self._ended.value()[1] is None
+
+    def exception(self) -> BaseException | None:
+        return self._ended.value()[1] if self._ended.done() else None
+
+    def result(self) -> Any:
+        return _unwrap(self._ended)
+
+
+def _unwrap(future: "Future[Any]") -> Any:
+    result, error = future.wait()
+    if error is not None:
+        raise error
+    return result
 
 
 @contextmanager

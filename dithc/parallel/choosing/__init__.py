@@ -5,7 +5,7 @@ Contents: `Rates` (with `Link`s within and between nodes) are `measured` on the 
 Invariants: everything except `measured` is pure. Ranks agree on measured rates, and the first rank sends the choice. A
 ring, which rounds differently, is chosen only if it saves more than 10%.
 Extending: a partition is a field of `Degrees`, with seconds in `costs.py` and limits in `degrees.py`. A rate is a field
-of `Rates`, measured in `measure.py` (computing: `blocks.py`) and described by `dithc simulate --sample`.
+of `Rates`, measured in `measure.py` and described by `dithc simulate --sample`.
 """
 
 from dithc.parallel.choosing.choose import Chosen, choose, least

@@ -15,15 +15,14 @@ UNKNOWN = "the required links are neither measured nor described"
 MOST_RANKS = 1 << 14  # limit for enumeration within seconds
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choice:
     """Degrees and their prediction.
 
     Attributes:
         seconds: time until the last group is done.
         exchange: part of `seconds` in which the busiest group only communicates.
-        speedup: speedup over one rank.
-        ideal: speedup divided by the number of ranks.
+        speedup, ideal: speedup over one rank, and divided by the number of ranks.
     """
 
     degrees: Degrees
@@ -91,11 +90,9 @@ class Chosen:
 
 
 def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
-    """Predict all valid degrees.
+    """Predict all valid degrees; `fixed` degrees are given. UserError with the reason if none is possible.
 
     Of data degrees with equal largest parts, only the smallest is considered.
-
-    `fixed` degrees are given. Raises UserError with the reason if none is possible.
     """
     if costs.ranks > MOST_RANKS:
         fix = "start fewer ranks, or set lower degrees"
@@ -116,10 +113,12 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
         for data in _parts(costs, way, fixed):
             degrees = replace(way, data=data)
             why = fault(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
-            if why is None:
-                legal.append(_predicted(costs, degrees))
-            else:
+            if why is not None:
                 refused.append((degrees, why))
+                continue
+            seconds = costs.job(degrees)
+            speedup = costs.alone / seconds.whole if seconds.whole else 1.0
+            legal.append(Choice(degrees, seconds.whole, seconds.exchange, speedup, speedup / costs.ranks))
     if not legal:
         raise _none(costs, fixed, refused)
     least_of_all = min(choice.seconds for choice in legal)
@@ -129,11 +128,7 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
 def least(
     work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
 ) -> Degrees:
-    """Return the fastest degrees for some work; `fixed` degrees are given.
-
-    Raises:
-        UserError: no degrees are possible, with the reason.
-    """
+    """Return the fastest degrees for some work; `fixed` degrees are given. UserError if none is possible."""
     return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
 
 
@@ -149,18 +144,6 @@ def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
         if each not in seen:
             seen.add(each)
             yield data
-
-
-def _predicted(costs: Costs, degrees: Degrees) -> Choice:
-    seconds = costs.job(degrees)
-    speedup = costs.alone / seconds.whole if seconds.whole else 1.0
-    return Choice(
-        degrees=degrees,
-        seconds=seconds.whole,
-        exchange=seconds.exchange,
-        speedup=speedup,
-        ideal=speedup / costs.ranks,
-    )
 
 
 def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, str]]) -> Exception:

@@ -33,7 +33,6 @@ class Link:
     bandwidth: float
 
     def seconds(self, size: float) -> float:
-        """Return the seconds of an exchange in which a rank sends this number of bytes."""
         return self.latency + size / self.bandwidth
 
 
@@ -93,9 +92,7 @@ MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a descriptio
 
 
 def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
-    """Return the rates of a described network.
-
-    `more` sets rates that `machine.network` lacks.
+    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
 
     `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
@@ -124,7 +121,6 @@ class Seconds:
 
     @property
     def whole(self) -> float:
-        """Total seconds."""
         return self.computing + self.exchange
 
 
@@ -139,10 +135,7 @@ class Costs:
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: Degrees, rows: int) -> Seconds:
-        """Return the seconds of a network call with these rows.
-
-        The rows include both branches and all windows.
-        """
+        """Return the seconds of a network call with these rows, of both branches and all windows."""
         work, rates = self.work, self.rates
         if work.heads == 0:
             return Seconds(0.0, 0.0)

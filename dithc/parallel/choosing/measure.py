@@ -4,22 +4,28 @@ The measurement takes a few seconds.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dithc.comm import Group
+from dithc.hcops import across, part
 from dithc.model import DiT
-from dithc.parallel.attention import SharedKeys
-from dithc.parallel.choosing.blocks import computing, crowds, strips
+from dithc.parallel.attention import Apart, SharedKeys
+from dithc.parallel.cache import Blocks
 from dithc.parallel.choosing.costs import NOMINAL, Link, Rates
 from dithc.parallel.degrees import Work
+from dithc.parallel.denoise import Denoiser
 from dithc.parallel.ranks import Ranks, cut
+from dithc.parallel.stages import rotated_from
 
+MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
+ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
 REPEATS, MATRIX = 9, 256
 # A long strip takes at most this multiple of its tokens' time, also if one of the two measurements was disturbed.
@@ -27,21 +33,17 @@ MOST_FIXED = 20
 MOST_NODES = 4  # nodes per measurement of messages between nodes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """Measurements of a rank: seconds, two links as (latency, seconds per byte), and a share."""
+# Measurements of a rank: seconds, two links as (latency, seconds per byte), a share, and seconds by active ranks.
+UNMEASURED: dict[str, Any] = {
+    **dict.fromkeys(("long", "short", "leaving", "call", "decoding", "copied", "meeting"), 0.0),
+    "inside": None,
+    "between": None,
+    "hidden": 1.0,
+    "crowded": {},
+}
 
-    long: float = 0.0
-    short: float = 0.0
-    leaving: float = 0.0
-    call: float = 0.0
-    decoding: float = 0.0
-    copied: float = 0.0
-    meeting: float = 0.0
-    inside: tuple[float, float] | None = None
-    between: tuple[float, float] | None = None
-    hidden: float = 1.0
-    crowded: dict[int, float] = field(default_factory=dict)
+# Timed work: a context manager that yields the action to repeat.
+Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
 def measured(
@@ -55,11 +57,8 @@ def measured(
 ) -> Rates:
     """Return the measured rates of the connected ranks; collective, equal on all.
 
-    Args:
-        model: network in evaluation mode; None without a network.
-        bf16: whether products use bf16.
-        decode: function that decodes a part of an image and returns the number of parts per image.
-        nodes: ranks of each node.
+    `model` is in evaluation mode, `nodes` the ranks of each node. `decode` decodes a part of an image and returns the
+    number of parts per image.
     """
     group.barrier()
     found: dict[str, Any] = {}
@@ -77,7 +76,7 @@ def measured(
     found["copied"] = _middle(lambda: target.copy_(source))
     if group.size > 1:
         found |= _exchanges(group, nodes, work, model)
-    return _agreed([_Found(**one) for one in group.gather_objects(found)], work)
+    return _agreed([UNMEASURED | one for one in group.gather_objects(found)], work)
 
 
 def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: DiT | None) -> dict[str, Any]:
@@ -150,7 +149,6 @@ def _meeting(ranks: Ranks, work: Work) -> float:
 
 
 def _middle(action: Callable[[], Any]) -> float:
-    """Return the median seconds of an action, after a warm-up."""
     action()
     seconds = []
     for _ in range(REPEATS):
@@ -160,9 +158,8 @@ def _middle(action: Callable[[], Any]) -> float:
     return median(seconds)
 
 
-def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
+def _agreed(each: Sequence[dict[str, Any]], work: Work) -> Rates:
     """Return rates from the slowest measurement of all ranks."""
-    each = [asdict(one) for one in everybody]
 
     def slowest(name: str) -> float:
         return float(max(one[name] for one in each))
@@ -195,7 +192,7 @@ def _agreed(everybody: Sequence[_Found], work: Work) -> Rates:
         call=slowest("call"),
         decoding=slowest("decoding"),
         crowding=_crowding(each),
-        source=f"measured on {len(everybody)} rank(s)",
+        source=f"measured on {len(each)} rank(s)",
     )
 
 
@@ -207,3 +204,114 @@ def _crowding(each: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]:
         share = seconds[ranks] / seconds[max(seconds)]
         found.insert(0, (ranks, min(share, found[0][1]) if found else 1.0))
     return found
+
+
+def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
+    """Return seconds of blocks and calls by name.
+
+    `long` and `short` are the seconds of a block with a long and a short strip of one image. `leaving` is the extra
+    time of a block in two calls, and `call` the time of a network call outside of blocks.
+    """
+    long, short = strips(work)
+    blocks = model.chain()[:BLOCKS]
+    timed = {"long": _block(model, blocks, work, long), "short": _block(model, blocks, work, short)}
+    if work.in_memory and short < long:
+        timed["left"] = _block(model, blocks, work, short, in_sequence=False)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        found = dict(zip(timed, _typical(list(timed.values())), strict=True))
+    found = {name: seconds / min(BLOCKS, work.depth) for name, seconds in found.items()}
+    found["leaving"] = max(0.0, found.pop("left", 0.0) - found["short"])
+    return found | {"call": _ends(model, work, found["long"], bf16=bf16)}
+
+
+def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
+    """Return seconds of a block by the active first ranks per node, of at most `most`; `place` is this rank's index."""
+    found = {}
+    block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
+    for ranks in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)}):
+        group.barrier()
+        if place < ranks:
+            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                (found[ranks],) = _typical([block])
+    return found
+
+
+def strips(work: Work) -> tuple[int, int]:
+    """Return the tokens of a long and a short strip."""
+    long = min(work.tokens, MOST_TOKENS)
+    return long, max(1, long // PART)
+
+
+def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
+    @contextmanager
+    def entered() -> Iterator[Callable[[], object]]:
+        with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
+            yield partial(blocks, strip, c)
+
+    width = model.config.hidden_size
+    strip, c = torch.zeros(1, tokens, width), torch.zeros(1, width)
+    over = _AllKeys(work.tokens, in_sequence=in_sequence) if work.in_memory else None
+    return entered
+
+
+def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
+    """Return seconds of a call outside of blocks; 0 if a call takes too long to measure."""
+    if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
+        return 0.0
+    config = model.config
+    x, y = torch.zeros(1, config.in_channels, *config.size), torch.zeros(1, dtype=torch.long)
+    denoiser = Denoiser(model, bf16=bf16)
+    (whole,) = _typical([lambda: nullcontext(lambda: denoiser(x, torch.zeros(1), y))])
+    return max(0.0, whole - work.depth * block)
+
+
+def _typical(timed: Sequence[Timed]) -> list[float]:
+    """Return the median seconds of rounds that repeat short work; long work is timed once.
+
+    The minimum would be misleading, because on shared cores it reflects a lucky round.
+    """
+    found: list[list[float]] = [[] for _ in timed]
+    begun = time.perf_counter()
+    for _ in range(ROUNDS):
+        for one, seconds in zip(timed, found, strict=True):
+            with one() as action:
+                seconds.append(_window(action))
+        if time.perf_counter() - begun > LONG_SECONDS * len(timed):
+            break
+    return [median(seconds) for seconds in found]
+
+
+def _window(action: Callable[[], object]) -> float:
+    """Return mean seconds of an action within a window, after a warm-up; a long action runs once."""
+    begun = time.perf_counter()
+    action()
+    if (first := time.perf_counter() - begun) > LONG_SECONDS:
+        return first
+    count, begun = 0, time.perf_counter()
+    while count == 0 or time.perf_counter() - begun < WINDOW_SECONDS:
+        action()
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
+class _AllKeys(Apart):
+    """Attention of a strip over keys and values of a complete image, as in shared memory, on one rank."""
+
+    def __init__(self, tokens: int, *, in_sequence: bool) -> None:
+        self._tokens, self.in_sequence = tokens, in_sequence
+        self._memory = torch.empty(0)
+        self._kept: Any = None
+
+    def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+        """See `hcops.part.Across`; computes all columns."""
+        self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
+        across.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
+        return iter(self._outputs)
+
+    def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        """See `hcops.part.Across`."""
+        n, _, width = qkv.shape
+        if self._memory.dtype != qkv.dtype or not len(self._memory):
+            self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)
+        mixed, *self._kept = across.attention_in(self._memory, qkv, num_heads, first=0, meet=lambda calls: None)
+        return mixed

@@ -8,30 +8,15 @@ Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P row
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dithc.latents import Codec
 from dithc.parallel.ranks import Ranks
 from dithc.parallel.windows.grid import firsts, shares
 
 ALONE = Ranks()
-
-
-class Decoder(Protocol):
-    """Required codec interface."""
-
-    @property
-    def factor(self) -> int:
-        """Side of an image divided by the side of its latent."""
-
-    @property
-    def reach(self) -> int | None:
-        """Receptive field of a pixel, in latent places on each side; None if unbounded."""
-
-    def decode(self, latent: Tensor) -> Tensor:
-        """Scaled latents (N, Z, h, w) to images (N, C, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +44,11 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Spa
 
 
 @torch.no_grad()
-def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
-    """Yield the image of a latent in row blocks (C, rows, f W) on the first rank.
+def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
+    """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
-    Other ranks yield no blocks.
-
-    Memory holds one row of tiles. The layout depends on the sizes only, so the number of ranks does not change any bit.
-
-    Args:
-        latent: scaled latent (Z, H, W), on every rank.
-        tile: rows and columns of a tile in the latent; at most its size.
-        ranks: ranks that decode the tiles of a row together; all must exhaust the iterator.
+    `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
+    layout depends on the sizes only, so the number of ranks does not change any bit.
     """
     f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
     rows, columns = (
@@ -94,7 +73,7 @@ def decoded(codec: Decoder, latent: Tensor, *, tile: tuple[int, int], ranks: Ran
 
 
 def _tiles(
-    codec: Decoder, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
+    codec: Codec, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
 ) -> Iterator[tuple[Span, Tensor]]:
     """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.factor

@@ -33,15 +33,11 @@ class Grid:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Maximum distance between windows."""
         height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
         return height, width
 
     def at(self, timestep: float) -> tuple[list[int], list[int]]:
-        """Return start rows and columns of the windows at a timestep.
-
-        Edge windows move inward.
-        """
+        """Return start rows and columns of the windows at a timestep; edge windows move inward."""
         offsets = [0, 0]
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
@@ -61,9 +57,7 @@ class Grid:
 
 
 def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
-    """Return the starts of windows that cover `length`, at most `stride` apart.
-
-    End windows move inward.
+    """Return the starts of windows that cover `length`, at most `stride` apart; end windows move inward.
 
     `length` is at least `side`. `offset` (below `stride`) is the distance of the first start before 0.
     """
@@ -72,12 +66,10 @@ def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]
 
 
 def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
-    """Return the weights of each window along an axis, fp32 (side).
+    """Return the weights of each window along an axis, fp32 (side); they sum to 1 everywhere.
 
-    Weights decrease to the ends of a window and sum to 1 everywhere.
-
-    The fade is quadratic in the distance, because equal or linear weights leave a seam in fields of known distribution.
-    A single window has weight 1 exactly.
+    Weights fade quadratically to the ends of a window, because equal or linear weights leave a seam in fields of known
+    distribution. A single window has weight 1 exactly.
     """
     places = torch.arange(side, dtype=torch.float64)
     weight = (torch.minimum(places, side - 1 - places) + 0.5) ** 2
@@ -88,9 +80,7 @@ def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
 
 
 def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
-    """Return the mean neighbor difference at window borders over all others.
-
-    x is (..., H, W). The ratio is 1 without seams.
+    """Return the mean neighbor difference of x (..., H, W) at window borders over all others; 1 without seams.
 
     `rows` and `columns` are window starts, `window` is (h, w).
     """

@@ -5,8 +5,8 @@ Sources: Bar-Tal et al. 2023 (arXiv 2302.08113): every window is denoised at eac
 averaged. Frolov et al. 2024 (arXiv 2407.15507): windows need not overlap, and the grid shifts from step to step.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -36,9 +36,10 @@ class Windows:
         (height, width), (rows, columns) = self._grid.window, self._grid.at(float(t[0]))
         self.last = rows, columns
         down, across = shares(rows, height, self._grid.size[0]), shares(columns, width, self._grid.size[1])
-        places = iter([(scene, i, j) for scene in range(len(x)) for i in range(len(rows)) for j in range(len(columns))])
+        places = list(product(range(len(x)), range(len(rows)), range(len(columns))))
         result: Tensor | None = None
-        for part in _parts(places, self._batch):
+        for at in range(0, len(places), self._batch):
+            part = places[at : at + self._batch]
             of = torch.tensor([scene for scene, _, _ in part])
             cut = [_window(x[scene], rows[i], columns[j], height, width) for scene, i, j in part]
             outputs = self._denoise(torch.stack(cut), t[of], y[of])  # (n, Z or 2Z, h, w)
@@ -49,11 +50,6 @@ class Windows:
                 target += output * (down[i][:, None] * across[j])
         assert result is not None, "a call without scenes"
         return result
-
-
-def _parts(places: Iterator[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
-    while part := list(islice(places, size)):
-        yield part
 
 
 def _window(x: Tensor, top: int, left: int, height: int, width: int) -> Tensor:

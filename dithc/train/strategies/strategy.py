@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc import automem, hcops
-from dithc.comm import Group, traffic
+from dithc.comm import Group, Reducer, traffic
 from dithc.config import training
 from dithc.hardware import discover
 from dithc.log import logger, problem
@@ -127,7 +127,7 @@ class Strategy:
             log.info(f"gradients of {layout.data_size} ranks are averaged by DistributedDataParallel")
         self._reducer = None if self.zero is None else self.zero.reducer
         if self._reducer is None and layout.data_size > 1 and gradients == "overlapped":
-            self._reducer = Group.reducer(model.parameters(), over=over)
+            self._reducer = Reducer(model.parameters(), group=over)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
         self.meter = traffic.Meter() if self._reducer is None else self._reducer.meter

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dithc import hcops
-from dithc.comm import Group
+from dithc.comm import Reducer, SharedWeights
 from dithc.tensors import Piece
 from dithc.train.matrices import Holding, Matrix, Part
 
@@ -45,7 +45,7 @@ class Zero:
     def __init__(self, model: nn.Module) -> None:
         """Prepare the gradient exchange; `share` creates the shards."""
         self._model = model
-        self.reducer = Group.reducer(model.parameters(), scatter=True)
+        self.reducer = Reducer(model.parameters(), scatter=True)
         self.is_first = self.reducer.rank == 0
         self.runs: dict[str, Run] = {}
         self.names: list[list[str]] = []
@@ -62,7 +62,7 @@ class Zero:
         `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
         """
         reducer = self.reducer
-        self._weights = Group.shared_weights(self._model, reducer, parts=parts, early=early)
+        self._weights = SharedWeights(self._model, reducer, parts=parts, early=early)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
         self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):

@@ -32,13 +32,13 @@ def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() 
     assert {(one.ranks, one.cpus, one.strategy) for one in found} == {(2, 2, "cftp")}
     told = [dict(zip(one.words[::2], one.words[1::2], strict=True)) | dict(one.environment) for one in found]
     assert told[0] == {
-        "--operators": "torch", "--gradients": "ddp", "--automem": "off",
-        "DITHC_POOL": "off", "DITHC_TUNING": "off", "DITHC_MPI_MODE": "blocking",
+        "--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking",
+        "DITHC_POOL": "off", "DITHC_TUNING": "off",
     }  # fmt: skip
     changes = [{key for key in now if now[key] != before[key]} for before, now in pairwise(told)]
     assert changes == [
         {"--operators"},
-        {"--gradients", "DITHC_MPI_MODE"},
+        {"--gradients", "--collectives"},
         {"--operators"},
         {"--automem", "DITHC_POOL"},
         {"DITHC_TUNING"},

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.comm.exposure import Exposure, Meter, covered
 from dithc.comm.gradients.buckets import (
     ALIGNMENT,
     BUCKETS,
@@ -14,6 +13,7 @@ from dithc.comm.gradients.buckets import (
     SHARE_ELEMENTS,
     arrange,
 )
+from dithc.comm.traffic import Exposure, Meter, covered
 
 SIZES = (1, 5000, 1024, 1025, 70_000, 3, 999_999, 2048)
 ORDER = (7, 0, 6, 3, 1, 5, 2, 4)
@@ -48,13 +48,11 @@ def test_every_tensor_lies_in_one_bucket_and_every_bucket_in_equal_shares(ranks,
 
 def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
     page = ALIGNMENT * 4
-    assert [bucket.members for bucket in arrange((1024,) * 5, range(5), bucket_bytes=2 * page).buckets] == [
-        (0, 1),
-        (2, 3),
-        (4,),
-    ]
+    equal = arrange((1024,) * 5, range(5), bucket_bytes=2 * page)
+    assert [bucket.members for bucket in equal.buckets] == [(0, 1), (2, 3), (4,)]
     large = arrange((1024, 10_240, 1024), range(3), bucket_bytes=2 * page)
     assert [bucket.members for bucket in large.buckets] == [(0,), (1,), (2,)]
+    assert (arrange((), ()).buckets, arrange((), ()).length) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +63,6 @@ def test_buckets_are_a_32nd_of_all_within_bounds(total_bytes, bucket_bytes):
     count = total_bytes // (16 * ALIGNMENT)
     sizes = {4 * (bucket.stop - bucket.start) for bucket in arrange((4 * ALIGNMENT,) * count, range(count)).buckets}
     assert sizes == {bucket_bytes}
-
-
-def test_nothing_needs_no_bucket():
-    assert arrange((), ()).buckets == ()
-    assert arrange((), ()).length == 0
 
 
 def test_the_union_of_intervals_counts_every_moment_once():
@@ -89,6 +82,8 @@ def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
     assert (taken.bytes_moved, taken.communication_seconds) == (15, 3.0)
     assert taken.exposed_seconds > 0
     assert meter.take() == Exposure()
+    meter.wait(SimpleNamespace(wait=lambda: None))  # of a backend without times
+    assert meter.take().overlap_fraction is None
 
 
 @pytest.mark.parametrize(
@@ -99,9 +94,3 @@ def test_overlap_is_the_share_of_the_communication_that_was_not_waited_for(expos
     assert exposure.overlap_fraction == overlap
     assert ("overlap_fraction" in exposure.metrics()) == (overlap is not None)
     assert exposure.metrics()["exposed_seconds"] == exposed
-
-
-def test_a_backend_that_tells_no_times_has_no_overlap():
-    meter = Meter()
-    meter.wait(SimpleNamespace(wait=lambda: None))
-    assert meter.take().overlap_fraction is None

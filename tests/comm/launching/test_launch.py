@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.environment import HYDRA_PROXY
+from dithc.comm import ending
+from dithc.comm.environment import HYDRA_PROXY, STARTED_VARIABLE
 from dithc.comm.launching import supervision
 from dithc.comm.launching.launch import MpiExec, environment_of, find_mpiexec, launch_line, ranks_meet_through
 from dithc.comm.launching.supervision import carried_signal, supervise
 from dithc.log import UserError
 
-COMMAND = ["python", "train.py"]
+COMMAND, MPICH = ["python", "train.py"], MpiExec("/opt/mpiexec", "mpich")
 LIMIT_SECONDS = 600
 # Stops on SIGTERM like a trainer: logs it and exits with "saved, run again". Writes a file when ready.
 STOPPABLE = """
@@ -35,6 +36,11 @@ time.sleep(3600)
 STUBBORN = STOPPABLE.replace("os._exit(75)", "pass").replace(
     "time.sleep(3600)", "\nfor _ in range(36000): time.sleep(0.1)"
 )
+
+
+@pytest.fixture(autouse=True)
+def _polls(monkeypatch):
+    monkeypatch.setattr(supervision, "POLL_SECONDS", 0.05)
 
 
 def wait_for(condition, what):
@@ -57,23 +63,70 @@ def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def test_one_rank_needs_no_launcher():
-    for launcher in ("none", "mpiexec", "srun"):
-        assert launch_line(COMMAND, launcher=launcher, ranks=1, cpus=8) == COMMAND
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"launcher": "none"}, []),
+        ({"launcher": "mpiexec", "cpus": 8}, []),
+        ({"launcher": "srun", "cpus": 8}, []),
+        (
+            {"launcher": "srun", "nodes": 2, "ranks": 4, "cpus": 8},
+            ["srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60"],
+        ),
+        ({"launcher": "mpiexec", "ranks": 2, "mpiexec": MPICH}, ["/opt/mpiexec -n 2"]),
+        ({"launcher": "mpiexec", "nodes": 2, "ranks": 4, "mpiexec": MPICH}, ["/opt/mpiexec -ppn 2 -n 4"]),
+        (
+            {"launcher": "mpiexec", "ranks": 2, "mpiexec": MpiExec("/opt/mpiexec", "openmpi"), "root_user": True},
+            [
+                "/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE",
+                "-x OMP_NUM_THREADS -x DITHC_EXPECTED_RANKS -n 2",
+            ],
+        ),
+    ],
+)
+def test_each_launcher_has_its_line_and_one_rank_needs_none(settings, line):
+    assert " ".join(launch_line(COMMAND, **settings)) == " ".join([*line, *COMMAND])
 
 
-def test_srun_gets_every_size_and_ends_all_when_one_fails():
-    line = launch_line(COMMAND, launcher="srun", nodes=2, ranks=4, cpus=8, srun_mpi="pmix")
-    assert (
-        " ".join(line)
-        == "srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60 python train.py"
-    )
+@pytest.mark.parametrize(
+    ("command", "settings", "message"),
+    [
+        (COMMAND, {"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
+        (COMMAND, {"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
+        (COMMAND, {"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
+        ([], {"launcher": "none"}, "after `--`"),
+    ],
+)
+def test_a_size_that_cannot_be_and_an_empty_command_are_refused(command, settings, message):
+    with pytest.raises(UserError, match=message):
+        launch_line(command, **settings)
+
+
+def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for named, message in (
+        (None, "install an MPI"),
+        ("mpiexec", "absolute path"),
+        ("/nowhere/mpiexec", "absolute path"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_mpiexec(named)
+    beside = tmp_path / "mpiexec"
+    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
+    beside.chmod(0o755)
+    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
+def test_the_exit_status_of_the_command_is_kept(end, status):
+    assert supervise(["sh", "-c", end], environment=os.environ) == status
 
 
 def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
-    mpiexec = MpiExec("/opt/mpiexec", "mpich")
     settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
-    line = launch_line(COMMAND, launcher="srun", mpiexec=mpiexec, **settings)
+    line = launch_line(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
     assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
     job = {"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0", "HOME": "/h"}
     environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
@@ -100,13 +153,7 @@ def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, v
 
 @pytest.mark.mpi
 def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
-    job = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOBID": "7",
-        "SLURM_NODELIST": "n1",
-        "SLURM_TASKS_PER_NODE": "2",
-        "PMI_RANK": "9",
-    }
+    job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "PMI_RANK": "9"}
     line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
     environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
@@ -118,66 +165,9 @@ def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_p
     monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.1)
     monkeypatch.setattr(supervision, "STARTS", 1)
     folder = tmp_path if is_watched else None
-    status = supervise(
-        ["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.05, meet_in=folder
-    )
+    status = supervise(["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
     assert status == 128 + signal.SIGTERM
     assert "no child process" in caplog.text
-
-
-def test_mpich_needs_no_options_on_one_node():
-    mpiexec = MpiExec("/opt/mpiexec", "mpich")
-    assert launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec) == ["/opt/mpiexec", "-n", "2", *COMMAND]
-    assert "-ppn 2" in " ".join(launch_line(COMMAND, launcher="mpiexec", nodes=2, ranks=4, mpiexec=mpiexec))
-
-
-def test_open_mpi_may_run_as_root_with_more_ranks_than_cores():
-    mpiexec = MpiExec("/opt/mpiexec", "openmpi")
-    line = " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec, root_user=True))
-    assert line.startswith("/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE")
-    assert "-x DITHC_EXPECTED_RANKS -n 2 python train.py" in line
-    assert "root" not in " ".join(launch_line(COMMAND, launcher="mpiexec", ranks=2, mpiexec=mpiexec))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
-        ({"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
-        ({"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
-    ],
-)
-def test_a_size_that_cannot_be_is_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        launch_line(COMMAND, **settings)
-
-
-def test_an_empty_command_is_refused():
-    with pytest.raises(UserError, match="after `--`"):
-        launch_line([], launcher="none")
-
-
-def test_the_mpiexec_beside_this_python_comes_first(monkeypatch, tmp_path):
-    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
-    beside = tmp_path / "mpiexec"
-    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
-    beside.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
-
-
-def test_a_missing_mpiexec_is_an_error_with_a_fix(monkeypatch, tmp_path):
-    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="install an MPI"):
-        find_mpiexec()
-
-
-@pytest.mark.parametrize("named", ["mpiexec", "/nowhere/mpiexec"])
-def test_a_named_mpiexec_must_be_an_absolute_path_to_a_program(named):
-    with pytest.raises(UserError, match="absolute path"):
-        find_mpiexec(named)
 
 
 def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
@@ -202,28 +192,25 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
 
 
 def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
-    monkeypatch.setattr("dithc.comm.launching.supervision.CHILDLESS_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 2)
-    waits = f"import subprocess, time; subprocess.run(['echo', 'x'], stdout=open('{tmp_path}/started', 'a')); time.sleep(3600)"
-    line = [sys.executable, "-c", waits]
-    status = supervise(
-        line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path
-    )
+    monkeypatch.setattr(supervision, "CHILDLESS_SECONDS", 0.5)
+    monkeypatch.setattr(supervision, "STARTS", 2)
+    line = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 3600"]
+    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert status == 128 + signal.SIGTERM
     assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
 
 
 @pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])
 def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkeypatch, tmp_path, status, starts):
-    monkeypatch.setattr("dithc.comm.launching.supervision.LOST_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 2)
+    monkeypatch.setattr(supervision, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "STARTS", 2)
     code = (
         "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTED_FILE'] + '.lost')\n"
         f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
         "time.sleep(120)"
     )
     line = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
-    assert supervise(line, environment=os.environ, poll_seconds=0.1, meet_in=tmp_path) == status
+    assert supervise(line, environment=os.environ, meet_in=tmp_path) == status
     assert (tmp_path / "started").read_text() == "x\n" * starts
 
 
@@ -231,46 +218,27 @@ def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkey
 def test_signal_number_of_a_launcher_that_ended_at_its_start_is_not_taken_for_wrong_input(
     monkeypatch, tmp_path, soonest, starts
 ):
-    monkeypatch.setattr("dithc.comm.launching.supervision.time.sleep", lambda seconds: None)
-    monkeypatch.setattr("dithc.comm.launching.supervision.SOONEST_SECONDS", soonest)
+    monkeypatch.setattr(supervision.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(supervision, "SOONEST_SECONDS", soonest)
     line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
     assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
     assert len((tmp_path / "starts").read_text().split()) == starts
 
 
 def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr("dithc.comm.launching.supervision.LOST_SECONDS", 0.2)
-    monkeypatch.setattr("dithc.comm.launching.supervision.STARTS", 1)
+    monkeypatch.setattr(supervision, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "STARTS", 1)
     proxy = tmp_path / HYDRA_PROXY
     shutil.copy(shutil.which("sh"), proxy)
-    line = [
-        sys.executable,
-        "-c",
-        f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])",
-    ]
-    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", poll_seconds=0.1, meet_in=tmp_path)
+    ranks = f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])"
+    line = [sys.executable, "-c", ranks]
+    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
-
-
-@pytest.mark.parametrize("status", [0, 1, 75, 76])
-def test_the_exit_status_of_the_command_is_kept(status):
-    line = [sys.executable, "-c", f"raise SystemExit({status})"]
-    assert supervise(line, environment=os.environ, poll_seconds=0.05) == status
-
-
-def test_death_by_a_signal_is_128_and_its_number():
-    line = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert supervise(line, environment=os.environ, poll_seconds=0.05) == 128 + 9
 
 
 def test_a_program_that_is_not_there_is_an_error():
     with pytest.raises(UserError, match="/nowhere/program"):
         supervise(["/nowhere/program"], environment=os.environ)
-
-
-def test_the_command_sees_its_threads_and_the_number_of_ranks():
-    code = "import os; assert (os.environ['OMP_NUM_THREADS'], os.environ['DITHC_EXPECTED_RANKS']) == ('3', '1')"
-    assert start_launch("--cpus", "3", "--", sys.executable, "-c", code).wait(LIMIT_SECONDS) == 0
 
 
 def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
@@ -285,32 +253,10 @@ def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
     return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
 
 
-@pytest.mark.slow
-def test_the_command_stops_when_its_driver_is_killed(tmp_path):
-    driver = subprocess.Popen(["sleep", "300"])
-    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path), **driven(driver))
-    wait_for((tmp_path / "ready-0").exists, "the command")
-    driver.kill()
-    assert launch.wait(LIMIT_SECONDS) == 75  # the driver is a zombie: dead, but not reaped
-    assert driver.wait() == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_a_command_that_will_not_stop_is_killed_after_the_grace_time(tmp_path):
-    driver = subprocess.Popen(["sleep", "300"])
-    words = ["--grace-seconds", "0.5", "--", sys.executable, "-c", STUBBORN, str(tmp_path)]
-    launch = start_launch(*words, **driven(driver))
-    wait_for((tmp_path / "ready-0").exists, "the command")
-    driver.kill()
-    driver.wait()
-    assert launch.wait(LIMIT_SECONDS) == 128 + signal.SIGKILL
-    assert (tmp_path / "stopped-0").exists()
-
-
 def test_a_driver_on_another_host_is_not_watched():
     environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
     line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
-    assert supervise(line, environment=environment, poll_seconds=0.05) == 0
+    assert supervise(line, environment=environment) == 0
 
 
 @pytest.mark.slow
@@ -336,16 +282,22 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
     ready = [tmp_path / "ready-0", tmp_path / "ready-1"]
     wait_for(lambda: all(path.exists() and path.read_text() for path in ready), "both ranks")
     driver.kill()
-    driver.wait()
     assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
     assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
     wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")
+    assert driver.wait() == -signal.SIGKILL  # until here it was a zombie: dead, but not reaped
 
 
 def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
     say = "import sys; from dithc.comm import ending; print(ending.once(sys.argv[1]))"
     line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
     started = os.environ | {"PMI_RANK": "1"}
-    assert supervise(line, environment=started, poll_seconds=0.05, meet_in=tmp_path) == 2
+    assert supervise(line, environment=started, meet_in=tmp_path) == 2
     assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["", "/no folder/met"])
+def test_errors_are_said_in_full_without_dithc_launch_or_a_place_to_write(monkeypatch, place):
+    monkeypatch.setenv(STARTED_VARIABLE, place)
+    assert [ending.once("x"), ending.once("x")] == ["x", "x"]

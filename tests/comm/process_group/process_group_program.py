@@ -1,5 +1,6 @@
 """Rank program for tests of the process group: `process_group_program.py <scene>`; prints one line on success."""
 
+import json
 import logging
 import os
 import shutil
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc import hcops
+from dithc.comm import CommConfig
 from dithc.comm.gradients.reducer import Reducer
 from dithc.comm.mpi import Channel
 from dithc.comm.process_group.backend import NAME, wait_at_most
@@ -175,40 +176,6 @@ def messages() -> None:
     assert torch.equal(together, of_all(4099, torch.float32).view(-1))
 
 
-def subgroups() -> None:
-    evens = dist.new_group(list(range(0, SIZE, 2)))
-    if RANK % 2 == 0:
-        total = torch.tensor([float(RANK)])
-        dist.all_reduce(total, group=evens)
-        assert total.item() == sum(range(0, SIZE, 2))
-    mesh = init_device_mesh("cpu", (SIZE,))
-    whole = torch.arange(32.0).view(8, 4)
-    sharded = distribute_tensor(whole, mesh, [Shard(0)])
-    assert torch.equal((sharded * 2).full_tensor(), whole * 2)
-    assert torch.equal(sharded.sum().full_tensor(), whole.sum())
-    assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
-
-
-def parallel_training() -> None:
-    """Four steps of DistributedDataParallel; every rank ends with the weights of one process with the full batch."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
-    alone = nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10))
-    alone.load_state_dict(model.state_dict())
-    parallel = DistributedDataParallel(model)
-    for step in range(4):
-        generator = torch.Generator().manual_seed(step)
-        batch = torch.randn(4 * SIZE, 40, generator=generator)
-        for network, own in ((parallel, batch[4 * RANK : 4 * RANK + 4]), (alone, batch)):
-            network.zero_grad()
-            network(own).square().mean().backward()
-            with torch.no_grad():
-                for parameter in network.parameters():
-                    parameter -= 0.1 * parameter.grad
-    for trained, wanted in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(trained, wanted, rtol=1e-5, atol=1e-6)
-
-
 class Branching(nn.Module):
     """Layers of which one is used on rank 0 alone and one on no rank; every second rank has another gradient order."""
 
@@ -310,24 +277,6 @@ def failing_backward() -> None:
         loss.backward()
 
 
-def long_arrays() -> None:
-    """More elements than MPI's counts allow; the last elements show whether all were sent."""
-    length = 2**31 + 3
-    x = torch.zeros(length, dtype=torch.uint8)
-    x[[0, 2**31 - 1, -1]] = RANK + 1
-    dist.all_reduce(x)
-    assert x[[0, 1, 2**31 - 1, 2**31, -1]].tolist() == [3, 0, 3, 0, 3]
-    x[-2] = RANK + 7
-    dist.broadcast(x, src=1)
-    assert x[[-2, -1]].tolist() == [8, 3]
-    if RANK == 0:
-        x[-3] = 9
-        dist.send(x, dst=1)
-    else:
-        dist.recv(x, src=0)
-    assert x[-3] == 9
-
-
 def absent() -> None:
     """The last rank does not participate: the other ranks get an error in time that names it."""
     processes = WORLD.allgather(os.getpid())
@@ -344,10 +293,11 @@ def absent() -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks connect through MPI
-    assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
-    for scene in sys.argv[1:]:
-        globals()[scene]()
+    with CommConfig(**json.loads(os.environ.get("DITHC_TEST_COMM", "{}"))).active():
+        dist.init_process_group(NAME, timeout=timedelta(seconds=600))  # the ranks connect through MPI
+        assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
+        for scene in sys.argv[1:]:
+            globals()[scene]()
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.write(f"rank {RANK} of {SIZE} is done\n")

@@ -340,9 +340,9 @@ class TestOnSeveralRanks:
         [
             (2, ("muon_sharded", "muon_alone", "muon_owned", "muon_resumed"), {}),
             (4, ("muon_alone", "muon_owned"), {}),
-            (3, ("muon_owned", "muon_sharded"), {"DITHC_MPI_MODE": "iallreduce"}),
+            (3, ("muon_owned", "muon_sharded"), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
             (2, ("muon_owned",), {"DITHC_BACKEND": "gloo"}),
-            (2, ("muon_rounded",), {"DITHC_WEIGHTS_WIRE": "bf16"}),
+            (2, ("muon_rounded",), {"DITHC_TEST_COMM": '{"weights_wire": "bf16"}'}),
         ],
     )
     def test_matrices_have_owners_and_nothing_else_changes(self, ranks, scenes, environment):

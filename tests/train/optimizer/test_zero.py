@@ -1,5 +1,6 @@
 """Tests of ZeRO-1: bitwise equal to unsharded training, sharded state, and resumption in both directions."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,37 +42,33 @@ class TestOnSeveralRanks:
                 {},
             ),
             (4, ("few_steps",), {}),
-            (3, ("few_steps",), {"DITHC_MPI_MODE": "iallreduce"}),
+            (3, ("few_steps",), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
         ],
     )
     def test_state_is_shared_and_nothing_else_changes(self, ranks, scenes, environment):
         done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
-        assert "weights travel in fp32" in done.stderr
+        assert "weights are sent in fp32" in done.stderr
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(
-        ("ranks", "environment"), [(2, {}), (3, {"DITHC_MPI_MODE": "iallreduce"}), (4, {"DITHC_TEST_NODES": "2"})]
+        ("ranks", "settings", "environment"),
+        [(2, {}, {}), (3, {"collectives": "iallreduce"}, {}), (4, {}, {"DITHC_TEST_NODES": "2"})],
     )
-    def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, environment):
-        done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", DITHC_WEIGHTS_WIRE="bf16", **environment)
+    def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, settings, environment):
+        environment |= {"DITHC_TEST_COMM": json.dumps({"weights_wire": "bf16"} | settings)}
+        done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
-        assert "weights travel in bf16" in done.stderr
+        assert "weights are sent in bf16" in done.stderr
 
     @pytest.mark.sampled("several ranks")
-    @pytest.mark.parametrize(
-        ("environment", "said"),
-        [
-            ({"DITHC_WEIGHTS_WIRE": "bf16", "DITHC_BACKEND": "gloo"}, "expected: dithc-mpi"),
-            ({"DITHC_WEIGHTS_WIRE": "fp8"}, "expected: fp32 or bf16"),
-        ],
-    )
-    def test_a_wire_that_there_is_not_is_refused(self, environment, said):
+    def test_a_wire_that_there_is_not_is_refused(self):
+        environment = {"DITHC_TEST_COMM": '{"weights_wire": "bf16"}', "DITHC_BACKEND": "gloo"}
         done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
         assert done.returncode == 2, done.stderr
-        assert said in done.stderr
+        assert "expected: dithc-mpi" in done.stderr
 
     @pytest.mark.sampled("several ranks")
     def test_checkpoint_of_either_is_continued_by_the_other(self, job, tmp_path):

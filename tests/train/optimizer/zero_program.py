@@ -1,6 +1,7 @@
 """Rank program for tests of ZeRO-1: `zero_program.py <ranks> <scene>...`; prints one line on success."""
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.comm import Group, connect
+from dithc.comm import CommConfig, Group, connect
 from dithc.comm.gradients import buckets
 from dithc.comm.launching import ending
 from dithc.config import training
@@ -355,7 +356,8 @@ def main() -> None:
         number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
         os.environ["DITHC_NODE"] = f"node{number}"
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
-    with connect(int(sys.argv[1]), timeout_seconds=600) as group:
+    config = CommConfig(**json.loads(os.environ.get("DITHC_TEST_COMM", "{}")))
+    with config.active(), connect(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)
         for name in sys.argv[2:]:
             SCENES[name](group)

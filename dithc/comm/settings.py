@@ -1,0 +1,42 @@
+"""Settings of the exchange between ranks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+Wire = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommConfig:
+    """Settings of process groups, as the keys of the same names in section `machine` of the configuration.
+
+    Attributes:
+        collectives: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls;
+            `hierarchical` sums within a node through shared memory and exchanges the sums between nodes.
+        wire: data type in which `hierarchical` moves fp32 summands; sums are fp32.
+        weights_wire: data type in which `SharedWeights` moves weights.
+    """
+
+    collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
+    wire: Wire = "fp32"
+    weights_wire: Wire = "fp32"
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Use these settings for process groups created during a `with` block."""
+        global _current
+        before, _current = _current, self
+        try:
+            yield
+        finally:
+            _current = before
+
+    @staticmethod
+    def current() -> "CommConfig":
+        """Return the active settings, else the defaults."""
+        return _current
+
+
+_current = CommConfig()

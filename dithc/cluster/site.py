@@ -82,8 +82,13 @@ def probe_site() -> Site | None:
     if config is None or partitions is None or nodes is None:
         return None
     kept = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
-    answers = said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
-    return read_site(config, partitions, nodes, mpi=said(["srun", "--mpi=list"]) or "", accounting=kept and answers)
+    mpi, accounting = said(["srun", "--mpi=list"]) or "", kept and accounting_replies()
+    return read_site(config, partitions, nodes, mpi=mpi, accounting=accounting)
+
+
+def accounting_replies() -> bool:
+    """Return whether `sacct` works."""
+    return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
 
 
 def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:

@@ -32,6 +32,6 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
         return []
     facts = {"extensions": lines, "faults": faults}
     if not faults:
-        return [Finding(level="ok", topic="extensions", text="\n".join(lines), facts=facts)]
+        return [Finding("ok", "extensions", "\n".join(lines), facts=facts)]
     fix = "correct or uninstall these packages; configurations that do not name them are unaffected"
-    return [Finding(level="warn", topic="extensions", text="\n".join([*faults, *lines]), fix=fix, facts=facts)]
+    return [Finding("warn", "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]

@@ -1,18 +1,18 @@
 """Finding of the doctor."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 Level = Literal["ok", "warn", "bad"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """Result of a check.
 
     Attributes:
         level: ok; warn, a part is defective or slow; bad, work will fail or be wrong.
-        topic: a word or two.
         text: result, one or several lines.
         details: further lines for `--verbose`.
         fix: imperative; empty without a problem.
@@ -22,6 +22,7 @@ class Finding:
     level: Level
     topic: str
     text: str
+    _: KW_ONLY
     details: str = ""
     fix: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)

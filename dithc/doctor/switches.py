@@ -17,7 +17,7 @@ def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = 
     """Return every feature that is unavailable here, with its reason. Harmful states also have a separate check."""
     off = {**_kernels(environment), **_of_machine(machine), **_tools(environment)}
     text = "\n".join(["", *(f"{what}: {why}" for what, why in off.items())]) if off else "nothing"
-    return [Finding(level="ok", topic="switched off", text=text.lstrip("\n"), facts=dict(off))]
+    return [Finding("ok", "switched off", text.lstrip("\n"), facts=dict(off))]
 
 
 def _kernels(environment: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
         tiers = Tiers(specs_of(machine))
     except UserError as error:
         fix = "reinstall the package; see the cause in topic `kernels`"
-        return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], fix=fix)]
+        return [Finding("warn", "memory tiers", str(error).splitlines()[0], fix=fix)]
     facts = {
         tier.spec.name: {
             "kind": tier.spec.kind,
@@ -30,9 +30,7 @@ def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
         for tier in tiers
     }
     tiers.close()
-    return [
-        Finding(level="ok", topic="memory tiers", text="; ".join(_line(n, f) for n, f in facts.items()), facts=facts)
-    ]
+    return [Finding("ok", "memory tiers", "; ".join(_line(n, f) for n, f in facts.items()), facts=facts)]
 
 
 def _line(name: str, fact: Mapping[str, object]) -> str:

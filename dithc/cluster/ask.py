@@ -5,11 +5,12 @@ import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
+from time import time as now
 from typing import Literal
 
 from dithc.cluster.commands import ran
 from dithc.cluster.queue import Job
-from dithc.cluster.records import JOBS, Record, now, records, write
+from dithc.cluster.records import JOBS, Record, records, write
 from dithc.cluster.systems import SYSTEMS
 
 FRESH_SECONDS = 5.0

@@ -4,11 +4,12 @@ import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from time import time as now
 
 from dithc.cluster.ask import jobs_of
 from dithc.cluster.generic import DRIVER, verdict
 from dithc.cluster.queue import Job
-from dithc.cluster.records import Record, load, now, records
+from dithc.cluster.records import Record, load, records
 
 RECENT_SECONDS = 600.0
 

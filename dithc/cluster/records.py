@@ -2,9 +2,8 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dithc.sealed import parse, plain
@@ -14,11 +13,10 @@ JOBS = Path(".snakemake/dithc-jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A job of the workflow engine over all its submissions.
+    """A job of the workflow engine over all its submissions; times are in seconds since 1970.
 
     Attributes:
-        id: number of its first submission, which the engine uses.
-        current: number of its latest submission.
+        id, current: number of its first submission, which the engine uses, and of its latest.
         key: prefix of its file names.
         driver: name of the driver that submitted or last queried it.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
@@ -27,10 +25,8 @@ class Record:
         refused: consecutive resubmissions that the system refused.
         reached: progress at the last stop.
         missing_since: time at which it became unknown to the system, or None.
-        answer: `success` or `failed` once settled.
-        state: final state in Slurm's terms.
+        answer, state: `success` or `failed` once settled, and the final state in Slurm's terms.
         cancelled: time at which the engine canceled it, or None.
-        submitted: time of the last submission.
     """
 
     id: str
@@ -86,16 +82,6 @@ def write(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text)
     new.replace(path)
-
-
-def settled(record: Record, answer: str, state: str) -> Record:
-    """Return the record of a job with its final state."""
-    return replace(record, answer=answer, state=state, missing_since=None)
-
-
-def now() -> float:
-    """Return the seconds since 1970."""
-    return time.time()
 
 
 def _read(path: Path) -> Record | None:

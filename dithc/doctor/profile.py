@@ -23,8 +23,7 @@ log = logger("dithc.doctor")
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Written profile. `link` in the working folder is None if another file has that name. `notes` are choices and reasons.
-    """
+    """Written profile. `link` in the working folder is None if another file has that name; `notes` give reasons."""
 
     path: Path
     link: Path | None
@@ -166,9 +165,9 @@ def try_ranks(
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
         log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
-        trial = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
-        if not trial.came:
-            return [], f"{trial.why}{'; it printed: ' if trial.log else ''}{trial.log}"
+        why = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
+        if why is not None:
+            return [], why
         seen = json.loads(out.read_text())
         return [row | {"token_seen": row["token"] == str(os.getpid())} for row in seen], ""
 

@@ -40,16 +40,10 @@ class Driver:
         self.record = Path(matrix.root) / "driver.json"
         self.name: str | None = None
         self.engine: Any = None
-        self.begun = time.time()
+        self.queue = queue_of(jobs.machine.scheduler)
         self._told: set[tuple[str, str]] = set()
         self._seen: dict[str, Job] = {}
         self._stop = threading.Event()
-
-    @property
-    def queue(self) -> Queue | None:
-        """Queue of the scheduler, if any."""
-        scheduler = self.jobs.machine.scheduler
-        return queue_of(scheduler) if scheduler != "none" else None
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
         """Start before the first job.

@@ -97,8 +97,7 @@ class Progress:
     @property
     def queue(self) -> Queue | None:
         """Queue of the scheduler, if any."""
-        scheduler = self.matrix.experiment.machine.scheduler
-        return queue_of(scheduler) if scheduler != "none" else None
+        return queue_of(self.matrix.experiment.machine.scheduler)
 
     def jobs(self) -> list[Job]:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""

@@ -1,9 +1,8 @@
 """Assignment of a node's cores to ranks for computation and for data movement, as a pure function of the machine."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, cycle, groupby
-from typing import Any
 
 from dithc.hardware.machine import Core, Machine
 from dithc.log import problem
@@ -12,8 +11,7 @@ from dithc.log import problem
 # rank reserves one core per 19 cores, in this order, and none with fewer.
 CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
-# Ranks keep to dies if the smallest share is at least this fraction of the largest, because all ranks wait for the
-# slowest.
+# Ranks keep to dies if the smallest share is at least this fraction of the largest, because all wait for the slowest.
 LEAST_SHARE = 0.75
 
 
@@ -22,12 +20,10 @@ class RankPlan:
     """Cores of one rank of a node.
 
     Attributes:
-        rank: rank within the node.
         cores: indices into `Machine.cores` of all cores that the rank may use.
         cpus: logical CPUs of these cores that this process may use.
         compute: cores for compute threads.
         reserved: purpose (communication, load, offload) and core, for each core without compute threads.
-        num_threads: compute threads to start.
         pin: `apply` binds the rank to `cpus` if true, and keeps its placement otherwise.
         clusters: `compute` grouped by the core cluster of the machine, in order.
     """
@@ -48,10 +44,6 @@ class CorePlan:
 
     ranks: tuple[RankPlan, ...]
     reasons: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain lists and numbers for JSON."""
-        return asdict(self)
 
 
 def plan(
@@ -82,10 +74,8 @@ def plan(
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
     shares, reasons = _shares(cores, ranks_per_node)
-    if machine.slower_cores:
-        reasons.append(
-            f"{len(machine.slower_cores)} core(s) are slower than the other cores: equal shares wait for them"
-        )
+    if count := len(machine.slower_cores):
+        reasons.append(f"{count} core(s) are slower than the other cores: equal shares wait for them")
     return _planned(machine, shares, reasons)
 
 
@@ -193,9 +183,7 @@ def _cut(cores: Sequence[Core], ranks: int) -> list[list[Core]]:
 
 
 def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Return (purpose, core) of reserved cores, alternating purposes; their number keeps the rank's clusters most
-    equal.
-    """
+    """Return (purpose, core) of reserved cores, as many as keep the rank's clusters most equal."""
     clusters = [[core.index for core in members] for _, members in groupby(share, key=lambda core: core.cluster)]
     spare = len(share) // CORES_PER_RESERVED
     if spare < len(clusters):
@@ -209,9 +197,7 @@ def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str
 
 
 def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
-    """Take the last core of the largest cluster, later clusters first, `number` times. Return the imbalance and the
-    cores.
-    """
+    """Take the last core of the largest cluster `number` times; return the imbalance and the cores."""
     left = [list(cluster) for cluster in clusters]
     taken = sorted(max(reversed(left), key=len).pop() for _ in range(number))
     return max(map(len, left)) - min(map(len, left)), taken

@@ -105,7 +105,6 @@ def test_xeon_max_in_cache_mode_shows_ddr_only(tree):
     machine = discover(tree.root)
     assert shape(machine) == (2, 2, 8, 112)
     assert tiers(machine) == {"ddr": (tuple(range(8)), 256)}
-    assert machine.memory_only_nodes == ()
     assert sizes(plan(machine, ranks_per_node=2).ranks[1]) == [14, 14, 13, 13]
 
 

@@ -3,7 +3,6 @@
 import atexit
 import json
 import os
-import re
 import threading
 import time
 from pathlib import Path
@@ -18,8 +17,7 @@ from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import MANIFESTS
 from dithc.workflow.watching import error_of, tail
 
-LOOK_SECONDS = 15.0  # polling interval of the queue
-LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
+LOOK_SECONDS = float(os.environ.get("DITHC_LOOK_SECONDS", "15"))  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
@@ -52,7 +50,6 @@ class Driver:
             planned: rule and name (dataset, run ...) of every job that will run.
             executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
             name: submission name of this driver's jobs.
-            engine: the engine's job submitter.
 
         Raises:
             UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
@@ -120,18 +117,17 @@ class Driver:
             if {job.id for job in jobs} != told:
                 told = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
-                log.info(
-                    f"jobs of an earlier driver are in the queue: {names}; waiting for them; `scancel` them to continue now"
-                )
+                fix = "waiting for them; `scancel` them to continue now"
+                log.info(f"jobs of an earlier driver are in the queue: {names}; {fix}")
             self._name_those_in_vain(jobs)
-            time.sleep(min(_look_seconds(), 5.0))
+            time.sleep(min(LOOK_SECONDS, 5.0))
 
     def _watch(self, queue: Queue) -> None:
-        look_seconds = _look_seconds()
-        while not self._stop.wait(look_seconds):
+        most = LOOK_SECONDS - PAUSE_GROWS_SECONDS
+        while not self._stop.wait(LOOK_SECONDS):
             # The plugin backs off to one poll every three minutes. A finished job would delay its successors that long.
-            if getattr(self.engine, PAUSE, 0) > look_seconds - PAUSE_GROWS_SECONDS:
-                setattr(self.engine, PAUSE, look_seconds - PAUSE_GROWS_SECONDS)
+            if getattr(self.engine, PAUSE, 0) > most:
+                setattr(self.engine, PAUSE, most)
             try:
                 self._look(queue)
             except Exception as error:  # an error in monitoring must not end the workflow
@@ -147,9 +143,8 @@ class Driver:
                 log.info(f"job {job.id} ({job.title}) was preempted: requeueing it")
                 slurm.requeue(job.id)
             if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
-                log.warning(
-                    f"job {job.id} ({job.title}) was canceled; if this driver keeps waiting for it, end it and start again"
-                )
+                fix = "if this driver keeps waiting for it, end it and start again"
+                log.warning(f"job {job.id} ({job.title}) was canceled; {fix}")
 
     def _name_those_in_vain(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -173,12 +168,3 @@ class Driver:
         last = tail(path) if path is not None else []
         lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])
-
-
-def _look_seconds() -> float:
-    """Return the polling interval of the queue."""
-    given = os.environ.get(LOOK_VARIABLE, "")
-    if given and not re.fullmatch(r"\d+(\.\d+)?", given):
-        log.warning(f"{LOOK_VARIABLE}={given} is not a number of seconds; using {LOOK_SECONDS:g} s")
-        return LOOK_SECONDS
-    return max(0.5, float(given)) if given else LOOK_SECONDS

@@ -65,8 +65,8 @@ class Matrix:
 
     def measured(self, features: str) -> str:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
-        chosen = self.experiment.evaluations.items()
-        asking = [one for name, one in chosen if features in (name, self.real_set(name))]
+        evaluations = self.experiment.evaluations
+        asking = [one for name, one in evaluations.items() if features in (name, self.real_set(name))]
         options = ["--turned"] if any(one.searches_copies for one in asking) else []
         options += ["--pixels"] if any(one.sees_pixels for one in asking) else []
         triplets = dict.fromkeys(name for one in asking for name in one.triplet_names)
@@ -126,15 +126,17 @@ class Matrix:
         chosen = self.experiment.runs[run]
         return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
 
-    @property
-    def bench_file(self) -> list[str]:
-        """The JSON of the step bench, if requested."""
-        return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
-
-    @property
-    def strategies_file(self) -> list[str]:
-        """The JSON of the strategy comparison, if requested."""
-        return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
+    def bench_file(self, name: str) -> list[str]:
+        """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`, `sampling`) if it is requested."""
+        bench = self.experiment.bench
+        is_requested = {
+            "step": bench.model,
+            "strategies": bench.strategies.models,
+            "stepwise": bench.stepwise.model,
+            "automem": bench.automem.model,
+            "sampling": bench.sampling.model,
+        }
+        return [f"{self.root}/bench/{name}.json"] if is_requested[name] else []
 
     @property
     def measured_files(self) -> list[str]:
@@ -152,29 +154,12 @@ class Matrix:
         measured = self.measured_files if self.experiment.bench.scaling.models else []
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
 
-    @property
-    def stepwise_file(self) -> list[str]:
-        """The JSON of the stepwise bench, if requested."""
-        return [f"{self.root}/bench/stepwise.json"] if self.experiment.bench.stepwise.model else []
-
-    @property
-    def automem_file(self) -> list[str]:
-        """The JSON of the AutoMem bench, if requested."""
-        return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
-
-    @property
-    def sampling_file(self) -> list[str]:
-        """The JSON of the sampling bench, if requested."""
-        return [f"{self.root}/bench/sampling.json"] if self.experiment.bench.sampling.model else []
-
     def paper_scores(self, target: str) -> list[str]:
         """Return the score manifests of fine-tuned models for table 1."""
-        judged = [
-            name
-            for name, one in self.experiment.evaluations.items()
-            if one.run in self.finetunings and one.at == "final" and name in self.experiment.scored
-        ]
-        return [self.path("fid", name) for name in judged] if target == "table1" else []
+        evaluations = self.experiment.evaluations
+        final = (name for name in self.experiment.scored if evaluations[name].at == "final")
+        paths = [self.path("fid", name) for name in final if evaluations[name].run in self.finetunings]
+        return paths if target == "table1" else []
 
     def paper_pictures(self, target: str) -> list[str]:
         """Return the report mosaics for figure 8; empty without evaluations."""
@@ -219,12 +204,9 @@ class Matrix:
     def _with_files(self, value: Any, *, named: bool) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
-            key: self.files.fingerprint(part, named=named)
-            if key in PATHS and isinstance(part, str)
-            else self._with_files(part, named=named)
-            for key, part in value.items()
-        }
+        found = {key: self._with_files(part, named=named) for key, part in value.items()}
+        paths = {key: part for key, part in value.items() if key in PATHS and isinstance(part, str)}
+        return found | {key: self.files.fingerprint(path, named=named) for key, path in paths.items()}
 
     def extractor_name(self, evaluation: str) -> str:
         """Return the extractor of an evaluation."""

@@ -6,20 +6,18 @@ from dithc.config import Experiment
 
 
 class Benches:
-    """Benchmarks that an experiment requests."""
+    """Arguments of the benchmarks that an experiment requests, by the name of the command."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.asked, self.machine = experiment.bench, experiment.machine
 
     @property
     def step(self) -> str:
-        """Arguments of `dithc bench step`."""
         bench = self.asked
         return f"step --model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
 
     @property
     def strategies(self) -> str:
-        """Arguments of `dithc bench strategies`."""
         asked = self.asked.strategies
         limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
         models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
@@ -53,17 +51,12 @@ class Benches:
 
     @property
     def stepwise(self) -> str:
-        """Arguments of `dithc bench stepwise`."""
         asked = self.asked.stepwise
-        tune = " --tune" if asked.tune else ""
-        return (
-            f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
-            f"--rounds {asked.rounds}{tune}"
-        )
+        words = f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype}"
+        return f"{words} --ranks {asked.ranks} --rounds {asked.rounds}{' --tune' if asked.tune else ''}"
 
     @property
     def automem(self) -> str:
-        """Arguments of `dithc bench automem`."""
         asked = self.asked.automem
         memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
         return (
@@ -74,7 +67,6 @@ class Benches:
 
     @property
     def sampling(self) -> str:
-        """Arguments of `dithc bench sampling`."""
         asked = self.asked.sampling
         tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
         return (

@@ -8,8 +8,10 @@ Legend: N images at once; T tokens; D width; L blocks.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from dithc.config import Experiment, codecs, datasets, training
@@ -31,7 +33,7 @@ START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
-ITEMS = (".json", ".geojson")
+ITEMS, MOST_FILES = (".json", ".geojson"), 100_000
 SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # readers hold one image, or one row group, at a time
 NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the search for near duplicates
 SHARE = 1.25  # factor on the sum, for heap fragmentation
@@ -39,7 +41,7 @@ SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a job: megabytes (10^6) per node, and minutes of wall time."""
+    """Megabytes (10^6) per node, and minutes of wall time."""
 
     memory_mb: int
     minutes: int
@@ -70,24 +72,21 @@ class Geometry:
 def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
     """Return the needs of a job.
 
-    Args:
-        stage: as in `resources`.
-        name: dataset, codec, run, extractor or evaluation; ignored by stages without names.
-        ranks_per_node, ranks: processes of training and sampling.
-        cores: cores per node.
+    `stage` is as in `resources`; `ranks` are the processes of training and sampling, `cores` those of a node.
     """
     rule = _RULES.get(stage)
     if rule is None:
         return Needs(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
-    is_shared = stage in ("train", "sample")
+    nodes = 1
     if stage == "stage":
         megabytes *= min(cores, max(1, _scenes(experiment.datasets[name])))
-    flops_a_second = (
-        experiment.machine.gflops_per_core * 1e9 * cores * (max(1, ranks // ranks_per_node) if is_shared else 1)
-    )
+    elif stage in ("train", "sample"):
+        nodes = max(1, ranks // ranks_per_node)
+        megabytes *= ranks_per_node
+    flops_a_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
     seconds = flops / flops_a_second + disk_mb / DISK_MB_A_SECOND
-    memory = megabytes * SHARE * (ranks_per_node if is_shared else 1)
+    memory = megabytes * SHARE
     return Needs(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
@@ -102,29 +101,26 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
 
 
-def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
+def source_files(dataset: datasets.Dataset) -> tuple[int, int, int]:
     """Return number, total bytes and largest bytes of a dataset's source files; zeros without a folder.
 
     Archives of images count with the part that a reader holds in memory.
     """
     count = total = largest = 0
-    root = dataset.source.path
-    places: Iterable[tuple[str, list[str]]] = (
-        [] if root is None else ((folder, names) for folder, _, names in os.walk(root))
-    )
-    if root is not None and Path(root).is_file():
-        places = [(str(Path(root).parent), [Path(root).name])]
-    for folder, names in places:
-        for name in names:
-            if count == most:
-                return count, total, largest
-            try:
-                size = (Path(folder) / name).stat().st_size
-            except OSError:  # the reader rejects a dangling link
-                continue
-            part = min(size, SHARD_PART_BYTES) if name.lower().endswith(SHARDS) else size
+    for path in islice(_paths_below(dataset.source.path), MOST_FILES):
+        with suppress(OSError):  # the reader rejects a dangling link
+            size = path.stat().st_size
+            part = min(size, SHARD_PART_BYTES) if path.name.lower().endswith(SHARDS) else size
             count, total, largest = count + 1, total + size, max(largest, part)
     return count, total, largest
+
+
+def _paths_below(root: str | None) -> Iterator[Path]:
+    """Yield a file itself, or all files below a folder."""
+    if root is not None and Path(root).is_file():
+        yield Path(root)
+    elif root is not None:
+        yield from (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
 
 
 def _bands(dataset: datasets.Dataset) -> int:
@@ -138,7 +134,7 @@ def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
     made = dataset.source.synthetic
     if made is not None:
         one = bands * made.size**2 * 4 / MB
-        return one, one * made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
+        return one, one * _scenes(dataset)
     _, total, largest = source_files(dataset)
     if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
         return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
@@ -164,9 +160,7 @@ def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     compared = 0.0
-    if (
-        dataset.split.duplicates == "near"
-    ):  # tiles of at least three bands, and the pairs that are compared at the same time
+    if dataset.split.duplicates == "near":  # tiles of three bands or more, and the pairs that are compared together
         compared = NEAR_BYTES * everything / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
     return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
 

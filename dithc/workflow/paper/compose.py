@@ -34,11 +34,7 @@ SMALL = "Scale ci: small networks and few images on few cores. It tests the code
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """Return the result of a cell.
-
-    Raises:
-        UserError: the file is missing or altered.
-    """
+    """Return the result of a cell; UserError if the file is missing or altered."""
     try:
         return unseal(plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -65,15 +61,12 @@ def compose(
     """Return the document of a target.
 
     Args:
-        experiment: the experiment.
         jobs: the plan of the cells.
-        target: name of the target.
         cells: folder of the cells of the target.
         page: folder of the page; the files of the document are relative to it.
         command: command that repeats the target.
         scores: manifests of `dithc fid`, for table 1.
         pictures: sample images, for figure 8.
-        versions: versions of the code.
 
     Raises:
         UserError: a cell is missing or altered.

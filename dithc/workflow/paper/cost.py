@@ -65,11 +65,8 @@ class Network:
     @property
     def run(self) -> training.Run:
         """A training run of the network in fp32."""
-        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": self._model})
-
-    @property
-    def _model(self) -> dict[str, str | int]:
-        return {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
+        model = {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
+        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": model})
 
     @property
     def flop_per_image(self) -> float:
@@ -102,11 +99,12 @@ class Cost:
 
     def largest_batch(self, network: Network, *, most: int, seconds: float) -> int:
         """Return the largest power of two, up to `most`, that fits memory and time of a step on a node; at least 1."""
+
+        def is_possible(batch: int) -> bool:
+            is_fast = self.step(network, images=batch) <= seconds
+            return batch <= most and is_fast and self.fits(network.memory_gib(images=batch))
+
         batch = 1
-        while (
-            2 * batch <= most
-            and self.fits(network.memory_gib(images=2 * batch))
-            and self.step(network, images=2 * batch) <= seconds
-        ):
+        while is_possible(2 * batch):
             batch *= 2
-        return min(most, batch)
+        return batch

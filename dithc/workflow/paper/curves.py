@@ -88,10 +88,7 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
 
 
 def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cell]:
-    """Return the deviation of each platform from the reference, and the noise of its seeds.
-
-    `results` maps cells to (cell, result, file).
-    """
+    """Return the deviation of each platform from the reference, and the noise of its seeds."""
     curves = [
         _curve(job, record, file)
         for job, result, file in results.values()

@@ -18,7 +18,7 @@ class Job:
         row, columns: position in the table.
         seconds, memory_gib: prediction; 0 GiB if small, or if the kernel enforces a limit.
         measures: whether it is timed, and therefore runs alone.
-        nodes, ranks: size of a launch by the scheduler.
+        nodes, ranks: size of a launch by the scheduler; 1 rank if the cell starts its ranks.
         after: names of earlier cells of this target.
         tuning: folder of tuned products, or empty.
         facts: metadata for readers of the result.

@@ -73,13 +73,8 @@ def without_value(job: Job, status: str, reason: str) -> list[Cell]:
 def spread_of(timing: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return value and range of a spread, and the file that has them."""
     every = timing.get("all") or timing.get("rounds") or []
-    many = len(every) > 1
-    return {
-        "value": timing["median"],
-        "low": min(every) if many else None,
-        "high": max(every) if many else None,
-        "file": file,
-    }
+    low, high = (min(every), max(every)) if len(every) > 1 else (None, None)
+    return {"value": timing["median"], "low": low, "high": high, "file": file}
 
 
 def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -117,10 +112,8 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
         if name == "dithc" and not job.facts["tuned"]:
-            failed = {
-                "status": "skipped",
-                "reason": "no search for the fastest products at this scale: it takes too long",
-            }
+            reason = "no search for the fastest products at this scale: it takes too long"
+            failed = {"status": "skipped", "reason": reason}
         if failed:
             read.cells.append(cell_of(job, column, quantity, "s", **failed))
             continue
@@ -128,8 +121,7 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
         seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
         read.cells.append(cell_of(job, column, quantity, "s", **seconds))
         if base["status"] == "ok" and name != "torch-blas":
-            pairs = zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)
-            rounds = [theirs / own for theirs, own in pairs]
+            rounds = [a / b for a, b in zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)]
             value = base["seconds"]["median"] / row["seconds"]["median"]
             ratio = spread_of({"median": value, "all": [value, *rounds]}, file)
             ratio["published"] = native / printed if native and printed else None

@@ -21,12 +21,10 @@ class Sizes:
     Attributes:
         networks: of tables 2 and 3 and figure 10, largest first.
         batches: images per step of the node, smaller first.
-        rounds: runs per variant.
-        steps: timed steps of a run.
+        rounds, steps: runs per variant, and timed steps of a run.
         repeats: rounds of alternating variants within a process.
         ranks: per node, for measured scaling and figure 9.
         tunes: whether to tune products for each network.
-        curve_steps: of figure 7.
         memory_gib: limit for all ranks of a strategy; None for the free memory.
         strong: global batches of figure 11; empty to use the batch of one node.
     """
@@ -93,7 +91,4 @@ def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
     """Return powers of two up to the ranks of all nodes, each with at least one core."""
     machine = experiment.machine
     most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
-    counts = [1]
-    while 2 * counts[-1] <= most:
-        counts.append(2 * counts[-1])
-    return tuple(counts)
+    return tuple(1 << power for power in range(most.bit_length()))

@@ -13,12 +13,7 @@ SHOWN = 3
 def check_owner(root: Path, paths: Iterable[Path]) -> None:
     """Reject files of the user in place of outputs: Snakemake deletes the outputs of a job before it starts.
 
-    Args:
-        root: results folder of the experiment.
-        paths: outputs of the planned jobs; in a first run also their logs.
-
-    Raises:
-        UserError: dithc did not write one of the files.
+    `paths` are the outputs of the planned jobs; in a first run also their logs. UserError if dithc did not write one.
     """
     config = root / "config.json"
     foreign = (path for path in (config, *paths) if path.exists() and not outputs.owns(path))

@@ -20,11 +20,9 @@ class Standing:
             process), failed.
         words: description in one line.
         when: completion time in seconds since 1970.
-        seconds: duration, including earlier training segments; None if unfinished or not recorded.
-        seconds_left: remaining time of a running stage, if available.
+        seconds, seconds_left: duration, including earlier training segments, and remaining time, if known.
         training: progress of a running training stage.
         why: last lines of a failed stage.
-        log: path of its output, if it exists.
     """
 
     stage: Stage

@@ -253,12 +253,7 @@ def _adapter(stage: str) -> TypeAdapter[Any]:
 def check(numbers: object, *, stage: str, path: Path) -> None:
     """Reject numbers that the stage cannot have written, as in a document that another program has sealed.
 
-    Args:
-        numbers: Numbers of the manifest at `path`, JSON values.
-        stage: Stage of the manifest; numbers of undeclared stages are not checked.
-
-    Raises:
-        UserError: A number is missing or has the wrong type; the message names file and key.
+    Numbers of undeclared stages are not checked. The UserError names file and key of a missing or wrong number.
     """
     if stage not in STAGES:
         return

@@ -81,10 +81,8 @@ class FileList:
         return dict((self._read() or {"files": {}})["files"])
 
     def _documents(self) -> list[dict[str, Any]]:
-        """Return the intact documents among marker and both documents of the manifest.
-
-        `Manifest.read` is not used, because it would register files that will be replaced.
-        """
+        """Return the intact documents among marker and both documents of the manifest."""
+        # `Manifest.read` would register files that will be replaced.
         found = [self._read()]
         for name in self._manifests():
             with suppress(OSError, ValueError):
@@ -137,9 +135,8 @@ class FileList:
         if self.folder.exists() and not self.folder.is_dir():
             yield self.folder.name
         for root, folders, files in os.walk(self.folder, onerror=_raise):
-            folders[:] = sorted(
-                name for name in folders if not _is_of_system(name) and not FileList(Path(root) / name).is_scratch
-            )
+            visible = (name for name in folders if not _is_of_system(name))
+            folders[:] = sorted(name for name in visible if not FileList(Path(root) / name).is_scratch)
             repositories = [f"{name}/" for name in folders if name in VERSION_CONTROL]
             links = [name for name in folders if (Path(root) / name).is_symlink()]
             for name in sorted([*files, *repositories, *links]):

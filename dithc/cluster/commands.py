@@ -20,7 +20,6 @@ class Said:
 
 
 def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> Said:
-    """Run a command to its end."""
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL

@@ -33,7 +33,6 @@ class GenericQueue:
         return self._reported(some, some)
 
     def log(self, folder: Path, job: Job) -> Path | None:
-        """Return the file with all output of a job, if it exists."""
         record = load(folder, job.id)
         path = record.path(folder, "log") if record is not None else None
         return path if path is not None and path.exists() else None

@@ -50,7 +50,6 @@ class Record:
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
-        """Return the exit status that its script wrote; None before."""
         text = _text(self.path(folder, "status"))
         return int(text) if text.isdigit() else None
 
@@ -60,12 +59,10 @@ class Record:
         return _text(path) if path.exists() else None
 
     def save(self, folder: Path) -> None:
-        """Write the record atomically."""
         write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(folder: Path, number: str) -> Record | None:
-    """Return the record of a job, or None."""
     return _read(folder / JOBS / f"{number}.json")
 
 
@@ -78,7 +75,6 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a small file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text)
     new.replace(path)

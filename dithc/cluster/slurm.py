@@ -84,8 +84,6 @@ def read_accounting(text: str) -> list[Job]:
 
 
 def _shown(number: str, text: str) -> Job:
-    """Parse the output of `scontrol show job`."""
-
     def value(key: str) -> str:
         found = re.search(rf"\b{key}=(\S*)", text)
         return found.group(1) if found and found.group(1) not in ("(null)", "None") else ""

@@ -44,12 +44,10 @@ class Request:
 
     @property
     def tasks_per_node(self) -> int:
-        """Maximum ranks per node."""
         return -(-self.tasks // self.nodes)
 
     @property
     def cores_per_node(self) -> int:
-        """Cores per node."""
         return self.tasks_per_node * self.cpus
 
     @property
@@ -84,7 +82,6 @@ class System:
     cancel: tuple[str, ...]
 
     def number_in(self, printed: str) -> str | None:
-        """Return the job number in the output of the submit command, or None."""
         found = re.search(self.number, printed, re.MULTILINE)
         return found.group(1) if found else None
 

@@ -51,6 +51,5 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the worst level among the findings."""
     levels = {finding.level for finding in findings}
     return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"

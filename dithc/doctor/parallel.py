@@ -32,7 +32,6 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
 
 
 def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:
-    """Check whether library and launcher belong together."""
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
         text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
@@ -78,7 +77,6 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:
-    """Check for Slurm and its accounting."""
     if not shutil.which("sbatch") or not shutil.which("srun"):
         return [Finding("ok", "Slurm", "no sbatch and srun here: the Slurm profile is for another machine")]
     accounting = site.accounting_replies()

@@ -130,7 +130,6 @@ def loaded_libraries(maps: Path) -> list[str]:
 
 
 def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
-    """Return the libraries with file names that match one of the types."""
     pattern = re.compile("|".join(kinds.values()))
     return [path for path in libraries if pattern.search(Path(path).name)]
 
@@ -148,7 +147,6 @@ def compilers(_: Machine, __: Path) -> list[Finding]:
 
 
 def versions(_: Machine, __: Path) -> list[Finding]:
-    """Report the versions of Python and the main packages."""
     found: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:

@@ -22,8 +22,6 @@ Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadPlace:
-    """Thread of this process, with its allowed CPUs."""
-
     thread: int
     name: str
     allowed_cpus: tuple[int, ...]

@@ -20,7 +20,6 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal text."""
     digest = hashlib.sha256()
     with plain(path).open("rb") as file:
         while block := file.read(BLOCK_BYTES):

@@ -90,7 +90,6 @@ class Matrix:
         return f"{self.root}/{stage}/{name}/manifest.json"
 
     def log(self, name: str) -> str:
-        """Return the log file of a rule."""
         return f"{self.root}/logs/{name}.log"
 
     def segment(self, run: str, step: int | str) -> str:
@@ -99,7 +98,6 @@ class Matrix:
         return f"{self.root}/runs/{run}/step_{number}.json"
 
     def final(self, run: str) -> str:
-        """Return the manifest of a run at its last step."""
         return self.segment(run, self.experiment.runs[run].steps)
 
     @property
@@ -170,7 +168,6 @@ class Matrix:
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:
-        """Return the dataset of an evaluation."""
         return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
 
     def scene_input(self, dataset: str) -> list[str]:
@@ -209,7 +206,6 @@ class Matrix:
         return found | {key: self.files.fingerprint(path, named=named) for key, path in paths.items()}
 
     def extractor_name(self, evaluation: str) -> str:
-        """Return the extractor of an evaluation."""
         return self.experiment.evaluations[evaluation].extractor
 
     def extractor_of(self, name: str) -> list[str]:

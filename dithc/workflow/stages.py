@@ -46,7 +46,6 @@ class Stage:
 
     @property
     def title(self) -> str:
-        """Rule and name for messages."""
         end = f" to step {self.step}" if self.step else ""
         return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
 

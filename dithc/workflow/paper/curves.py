@@ -36,7 +36,6 @@ class Curve:
 
     @property
     def group(self) -> tuple[str, int]:
-        """Key of comparable curves."""
         return self.network, self.batch
 
     @property
@@ -130,7 +129,6 @@ def _curve(job: Job, record: Mapping[str, Any], file: str) -> Curve:
 
 
 def _network(network: str) -> str:
-    """Return a preset with its changes."""
     model = json.loads(network)
     changed = ", ".join(f"{name} {value}" for name, value in model.items() if name != "preset")
     return str(model["preset"]).removeprefix("DiT-") + (f" with {changed}" if changed else "")

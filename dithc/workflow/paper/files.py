@@ -26,7 +26,6 @@ class PaperFiles:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """Cells of all targets."""
         return plan(self.experiment, self.node)
 
     @property
@@ -35,16 +34,13 @@ class PaperFiles:
         return "|".join(TARGETS)
 
     def document(self, target: str) -> str:
-        """Return the JSON document of a target."""
         return f"{self.root}/{target}.json"
 
     @property
     def documents(self) -> list[str]:
-        """Documents of all targets of `paper`."""
         return [self.document(target) for target in self.experiment.paper.targets]
 
     def page(self, target: str) -> str:
-        """Return the page of one target."""
         return f"{self.root}/{target}.html"
 
     def skipped(self, target: str) -> list[str]:
@@ -52,7 +48,6 @@ class PaperFiles:
         return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
 
     def cell(self, target: str, name: str) -> str:
-        """Return the file of a cell."""
         return f"{self.root}/cells/{target}/{name}.json"
 
     def cells(self, target: str) -> list[str]:

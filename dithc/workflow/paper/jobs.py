@@ -42,7 +42,6 @@ class Job:
 
     @property
     def command(self) -> str:
-        """Command that runs this cell alone."""
         shown = f"{self.name}.json"
         prefix = f"DITHC_TUNING=tuning/{self.tuning} " if self.tuning else ""
         return prefix + " ".join(("dithc", *(shown if word == OUT else word for word in self.words)))

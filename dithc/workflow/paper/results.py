@@ -42,7 +42,6 @@ class Read:
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: "Read") -> None:
-        """Append another content."""
         self.cells += other.cells
         self.series += other.series
         self.notes += [one for one in other.notes if one not in self.notes]
@@ -66,7 +65,6 @@ def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", *
 
 
 def without_value(job: Job, status: str, reason: str) -> list[Cell]:
-    """Return the cells of a job without numbers."""
     return [cell_of(job, column, "", "", status=status, reason=reason) for column in job.columns]
 
 
@@ -78,7 +76,6 @@ def spread_of(timing: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return status and reason of a row without numbers; None if it has numbers."""
     if row["status"] == "ok":
         return None
     return {"status": STATUS.get(row["status"], "skipped"), "reason": row["reason"]}

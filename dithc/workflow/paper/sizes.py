@@ -52,7 +52,6 @@ class Sizes:
 
 
 def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
-    """Return the sizes of the scale of an experiment on a node."""
     asked = experiment.paper
     curve_steps = asked.curve_steps or CURVE_STEPS[asked.scale]
     if asked.scale == "ci":

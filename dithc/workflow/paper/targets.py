@@ -35,15 +35,12 @@ NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 @dataclass(frozen=True)
 class Scope:
-    """Inputs of the cells of an experiment."""
-
     experiment: Experiment
     sizes: Sizes
     cost: Cost
 
     @property
     def machine(self) -> str:
-        """Description of the simulated machine."""
         return self.experiment.paper.machine
 
     @property
@@ -77,7 +74,6 @@ def _table2(scope: Scope) -> Iterator[Job]:
 
 
 def _search(scope: Scope, network: Network, images: int) -> float:
-    """Return the seconds of `dithc tune`."""
     return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
 
 

@@ -66,7 +66,6 @@ def _without_seeds(experiment: Experiment, name: str) -> str:
 
 
 def _place(experiment: Experiment, name: str) -> tuple[str, str]:
-    """Return row and column of an evaluation."""
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
     return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", backend {run.backend}")
@@ -121,7 +120,6 @@ def labels(cells: Iterable[Cell]) -> list[str]:
 
 
 def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[Picture]:
-    """Yield the mosaics of the report."""
     for path in pictures:
         if label := LABELS.get(path.stem):
             alt = f"{label}: rows of real tiles of each dataset above rows of images of its fine-tuned model"

@@ -120,7 +120,6 @@ def _times(status: Status) -> list[str]:
 
 
 def _made(progress: Progress, status: Status) -> list[str]:
-    """Return the locations of existing products."""
     root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))

@@ -63,7 +63,6 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """PID of Snakemake, the driver of its jobs."""
         assert self._child is not None
         return self._child.pid
 

@@ -27,12 +27,10 @@ class Status:
     report: Path | None
 
     def count(self, state: State) -> int:
-        """Return the number of stages in a state."""
         return sum(standing.state == state for standing in self.standings)
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds of running stages, as far as known."""
         return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
 
     def summary(self) -> str:
@@ -44,12 +42,10 @@ class Status:
 
     @property
     def who(self) -> str:
-        """Description of the active driver."""
         driver = self.driver
         return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no active driver"
 
     def failures(self) -> list[str]:
-        """Return last lines and logs of failed stages."""
         lines = []
         for one in self.standings:
             if one.state == "failed":
@@ -57,7 +53,6 @@ class Status:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the status as JSON values."""
         stages = [
             {
                 **{key: getattr(one.stage, key) for key in ("kind", "name", "rule", "step", "output")},
@@ -101,7 +96,6 @@ class Progress:
 
     @property
     def driver(self) -> Driver | None:
-        """The active driver, or None."""
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None

@@ -68,5 +68,4 @@ def clock(when: float) -> str:
 
 
 def joined(*words: str) -> str:
-    """Join the non-empty words by commas."""
     return ", ".join(word for word in words if word)

@@ -53,5 +53,4 @@ class Warned:
             return
 
     def kinds(self) -> list[Kind]:
-        """Return all kinds in order of first occurrence."""
         return list(self._kinds.values())

@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from itertools import combinations
 
@@ -80,20 +79,19 @@ def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, ra
     assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in heard.text
 
 
-def test_threads_bound_to_one_cpu_are_a_warning(two_sockets, rank_plan):
-    two_sockets.process(allowed="20-39,100-119")
-    for thread in (7, 8):
-        two_sockets.task(thread, name="pool", allowed="20")
-    differences = verify(rank_plan, root=two_sockets.root)
-    assert [(difference.kind, difference.cpus) for difference in differences] == [("threads on one CPU", (20,))]
-
-
 def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, rank_plan):
-    free = replace(rank_plan, pin=False)
+    free = replace(rank_plan, rank=0, pin=False)
     two_sockets.process(allowed="0-9")
     two_sockets.task(1, name="python", allowed="0-9")
-    assert kinds(verify(free, num_threads=10, root=two_sockets.root)) == []
-    assert kinds(verify(free, num_threads=11, root=two_sockets.root)) == ["too few CPUs"]
+
+    def found(num_threads, ranks):
+        return kinds(verify(free, num_threads=num_threads, gather=lambda mask: [mask] * ranks, root=two_sockets.root))
+
+    assert (found(10, 1), found(11, 1)) == ([], ["too few CPUs"])
+    assert (found(5, 2), found(6, 2)) == ([], ["shared with a rank"])
+    for thread in (7, 8):
+        two_sockets.task(thread, name="pool", allowed="2")
+    assert found(5, 1) == ["threads on one CPU"]
 
 
 def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, heard):
@@ -118,14 +116,6 @@ def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_
     assert "ranks 1 and 2 of this node share" in heard.text
 
 
-def test_unbound_ranks_may_meet_unless_they_are_too_many(two_sockets, rank_plan):
-    two_sockets.process(allowed="0-3")
-    free = replace(rank_plan, rank=0, pin=False)
-    both = [(0, 1, 2, 3)] * 2
-    assert kinds(verify(free, num_threads=2, gather=lambda _: both, root=two_sockets.root)) == []
-    assert kinds(verify(free, num_threads=3, gather=lambda _: both, root=two_sockets.root)) == ["shared with a rank"]
-
-
 def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):
     cores = discover(two_sockets.root).cores
     assert overlaps([(0,), (80,)]) == ()
@@ -147,28 +137,6 @@ def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
     apply(one)
     differences = verify(one)
     assert differences == []
-
-
-def test_a_thread_that_bound_itself_elsewhere_is_found(two_cpus):
-    (planned,) = plan(discover(described=False), ranks_per_node=1).ranks
-    apply(one := replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True))
-    bound, done = threading.Event(), threading.Event()
-
-    def stray():
-        os.sched_setaffinity(0, two_cpus[1:2])
-        bound.set()
-        done.wait(LIMIT_SECONDS)
-
-    thread = threading.Thread(target=stray)
-    thread.start()
-    try:
-        assert bound.wait(LIMIT_SECONDS)
-        (difference,) = verify(one)
-        assert (difference.kind, difference.cpus) == ("thread mask", two_cpus[1:2])
-        assert str(thread.native_id) in difference.text
-    finally:
-        done.set()
-        thread.join()
 
 
 PROGRAM = """

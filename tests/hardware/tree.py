@@ -68,7 +68,6 @@ class Tree:
 
 
 def span(first: int, count: int) -> str:
-    """Format `count` CPUs from `first` in the kernel's notation."""
     return compact_cpus(range(first, first + count))
 
 

@@ -206,8 +206,8 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
 def _hand_in(record: Record) -> tuple[str | None, str]:
     """Return the number of a newly submitted job, or the reason of a refusal."""
     done = ran(record.line)
-    number = SYSTEMS[record.system].number_in(done.out) if done.status == 0 else None
-    return number, (done.err or done.out).strip() or f"status {done.status}"
+    number = SYSTEMS[record.system].number_in(done.stdout) if done.returncode == 0 else None
+    return number, (done.stderr or done.stdout).strip() or f"status {done.returncode}"
 
 
 def _end(system: str, ids: Sequence[str]) -> None:

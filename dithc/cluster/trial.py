@@ -21,9 +21,9 @@ def run_trial(options: Sequence[str], command: str, *, leaves: Path, log: Path, 
         The reason of the failure, with the end of the log; None if the file exists.
     """
     done = ran(["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"])
-    number = re.match(r"\d+", done.out)
-    if done.status != 0 or number is None:
-        return done.err.strip() or f"unexpected output of sbatch: {done.out!r}"
+    number = re.match(r"\d+", done.stdout)
+    if done.returncode != 0 or number is None:
+        return done.stderr.strip() or f"unexpected output of sbatch: {done.stdout!r}"
     queue, job, state = SlurmQueue(), number.group(), "not started"
     until = time.monotonic() + wait_seconds
     while not leaves.exists():

@@ -30,12 +30,11 @@ def probe_node(out: Path, *, token: Path | None) -> None:
 
 def _seen(token: Path | None) -> dict[str, Any]:
     machine = discover()
-    cores = machine.visible_cores
     return {
         "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "time": time.time(),
         "cpus": len(machine.limits.allowed_cpus),
-        "cores": len(cores),
+        "cores": len(machine.visible_cores),
         "all_cores": len(machine.cores),
         "dies": len({core.die for core in machine.cores}) or 1,
         "clusters": len({core.cluster for core in machine.cores}) or 1,

@@ -48,11 +48,12 @@ def torch_allocator(_: Machine, __: Path) -> list[Finding]:
     """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
     from dithc.memory import allocator
 
-    facts = {"available": allocator.available(), "reason": allocator.reason()}
+    reason = allocator.reason()
+    facts = {"available": allocator.available(), "reason": reason}
     if allocator.available():
-        text = f"torch's allocator can be replaced by a pool of huge pages, by {allocator.reason()}"
+        text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
         return [Finding("ok", "torch's allocator", text, facts=facts)]
-    text = f"only tensors of operators come from pools, tensors of torch do not: {allocator.reason()}"
+    text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
     fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
     return [Finding("warn", "torch's allocator", text, fix=fix, facts=facts)]
 

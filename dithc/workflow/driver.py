@@ -55,7 +55,13 @@ class Driver:
             UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
         """
         setup()
-        self._check_profile(executor)
+        if executor != LOCAL and self.queue is None:
+            raise problem(
+                "the profile does not describe the nodes of the cluster",
+                got=f"executor {executor}, and `machine` has scheduler: none",
+                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
+                fix="run `dithc doctor --write-profile NAME` on the login node",
+            )
         self._hold()
         stages = [(MANIFESTS.get(rule, rule), one) for rule, one in planned]
         for line in self.jobs.check(stages) if executor != LOCAL else []:
@@ -78,15 +84,6 @@ class Driver:
             if not job.active and job.state != "COMPLETED":
                 log.error(self._told_of(job, self.queue))
 
-    def _check_profile(self, executor: str) -> None:
-        if executor != LOCAL and self.jobs.machine.scheduler == "none":
-            raise problem(
-                "the profile does not describe the nodes of the cluster",
-                got=f"executor {executor}, and `machine` has scheduler: none",
-                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
-                fix="run `dithc doctor --write-profile NAME` on the login node",
-            )
-
     def _hold(self) -> None:
         folder = Path(self.matrix.root)
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,12 +105,8 @@ class Driver:
             before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             return
-
-        def left() -> list[Job]:
-            return [job for job in queue.jobs(self.folder) if job.active and before is not None and job.name == before]
-
         told: set[str] = set()
-        while jobs := left():
+        while jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == before]:
             if {job.id for job in jobs} != told:
                 told = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
@@ -158,13 +151,10 @@ class Driver:
         return is_first
 
     def _told_of(self, job: Job, queue: Queue) -> str:
-        why, fix = ended_because(job)
-        path = queue.log(self.folder, job)
-        where = f" on {job.nodes}" if job.nodes else ""
-        status = "" if job.status in (None, 0) else f", status {job.status}"
-        by = f" {job.reason}" if job.reason else ""
-        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {job.state}{by}{status}{where} after {job.elapsed}"]
-        lines += [f"  why: {why}", f"  log: {path or 'none'}"]
+        (why, fix), path = ended_because(job), queue.log(self.folder, job)
+        end = f"{job.state} {job.reason}".strip() + (f", status {job.status}" if job.status else "")
+        end += (f" on {job.nodes}" if job.nodes else "") + f" after {job.elapsed}"
+        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {end}", f"  why: {why}", f"  log: {path or 'none'}"]
         last = tail(path) if path is not None else []
         lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])

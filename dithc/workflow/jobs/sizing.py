@@ -65,7 +65,7 @@ class Geometry:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of a forward pass of one image: weight products and attention."""
+        """Floating-point operations of a forward pass of one image."""
         return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
@@ -299,11 +299,6 @@ def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, f
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 
-def _small(*_: object) -> tuple[float, float, float]:
-    """Needs of the report: figures."""
-    return 2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180
-
-
 _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] = {
     "synthesize": _synthesize,
     "stage": _stage,
@@ -315,6 +310,6 @@ _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] 
     "extractor": _extractor,
     "features": _features,
     "fid": _fid,
-    "report": _small,
+    "report": lambda *_: (2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180),
 }
 """Megabytes per process, floating-point operations per job, and megabytes of I/O, by stage."""

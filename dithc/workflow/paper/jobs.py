@@ -25,7 +25,7 @@ class Job:
         skipped: reason for not running, or empty.
     """
 
-    target: str
+    target: str = ""
     name: str
     words: tuple[str, ...]
     row: str

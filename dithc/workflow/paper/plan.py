@@ -17,8 +17,7 @@ def plan(experiment: Experiment, node: Node) -> list[Job]:
     cost = Cost(node, asked.gflops_per_core)
     scope = Scope(experiment, sizes_of(experiment, node, cost), cost)
     names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
-    jobs = [job for name in names for job in TARGETS[name](scope)]
-    jobs = [_fitting(job, cost) for job in jobs]
+    jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
     return _within(jobs, hours=asked.hours) if asked.scale == "node" else jobs
 
 

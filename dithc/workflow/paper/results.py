@@ -205,10 +205,10 @@ def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str
     known: dict[str, Any] = {"row": row, "status": kind, "file": file}
     if kind == "simulated":
         known["reason"] = "simulated on the described machine, from the seconds of one node and its links"
-    columns = (("efficiency", "efficiency", "efficiency", ""), ("s", "seconds", "seconds per iteration", "s"))
+    values = {"efficiency": ("efficiency", ""), "seconds": ("seconds per iteration", "s")}
     return [
-        cell_of(job, column, quantity, unit, value=value, **known)
-        for column, name, quantity, unit in columns
+        cell_of(job, unit or name, quantity, unit, value=value, **known)
+        for name, (quantity, unit) in values.items()
         if (value := _number(point.get(name))) is not None
     ]
 

@@ -59,7 +59,6 @@ def _table2(scope: Scope) -> Iterator[Job]:
             for strategy, column in STRATEGIES.items():
                 step = scope.cost.step(network, images=batch, way=strategy)
                 yield Job(
-                    target="table2",
                     name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
                     words=(
                         *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
@@ -85,7 +84,6 @@ def _table3(scope: Scope) -> Iterator[Job]:
         memory = network.memory_gib(images=batch)
         if sizes.tunes:
             yield Job(
-                target="table3",
                 name=f"tuning-{network.file_name}",
                 words=("tune", *base),
                 row=network.label,
@@ -96,7 +94,6 @@ def _table3(scope: Scope) -> Iterator[Job]:
         compare = [name for name in PRODUCTS if name != "dithc"]
         step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
         yield Job(
-            target="table3",
             name=network.file_name,
             words=(
                 *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
@@ -120,7 +117,6 @@ def _table4(scope: Scope) -> Iterator[Job]:
     round_seconds = sum(scope.cost.step(block, images=images, way=way) for way in ways)
     for dtype in ("fp32", "bf16"):
         yield Job(
-            target="table4",
             name=dtype,
             words=(
                 *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
@@ -139,7 +135,6 @@ def _fig9(scope: Scope) -> Iterator[Job]:
     for ranks in [count for count in sizes.ranks if count <= 2]:
         run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
         yield Job(
-            target="fig9",
             name=f"ranks-{ranks}",
             words=(
                 *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
@@ -156,7 +151,7 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
+def _scaling(scope: Scope, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
     """Return a scaling cell. Counts of strong scaling divide the batch and fit memory."""
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
@@ -171,7 +166,6 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int,
         seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
     is_elsewhere = machine.launcher == "srun"
     return Job(
-        target=target,
         name=name or f"measured-{network.file_name}",
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
@@ -194,9 +188,8 @@ def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str
     return network.memory_gib(images=images, replicas=here)
 
 
-def _simulated(target: str, name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
+def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
     return Job(
-        target=target,
         name=name,
         words=("simulate", *words, "--json", OUT),
         row=row,
@@ -209,24 +202,24 @@ def _simulated(target: str, name: str, words: tuple[str, ...], row: str = "XL/2"
 def _fig10(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     for network in sizes.networks:
-        yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // scope.per_node))
+        yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
     on = ("--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on))
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
     words = ("--mode", "weak", "--models", ",".join(MODELS), *on)
-    yield _simulated("fig10", "simulated-weak", words, "all")
+    yield _simulated("simulated-weak", words, "all")
 
 
 def _fig11(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
-        yield _scaling(scope, "fig11", "strong", sizes.largest, batch, name=name)
+        yield _scaling(scope, "strong", sizes.largest, batch, name=name)
     on = ("--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig11", "simulated-paper", ("--reproduce-paper", *on))
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
     wires = ("--wire", "fp32,bf16")
-    yield _simulated("fig11", "simulated-strong", ("--mode", "strong", *on, *wires))
+    yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))
     sharded = ("--mode", "strong", *on, "--global-batch", "448,3072", *wires, "--zero1")
-    yield _simulated("fig11", "simulated-zero1", sharded)
+    yield _simulated("simulated-zero1", sharded)
 
 
 def _fig7(scope: Scope) -> Iterator[Job]:
@@ -240,7 +233,6 @@ def _fig7(scope: Scope) -> Iterator[Job]:
             images = min(batch, EMULATED_IMAGES) if is_emulated else batch
             step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
             yield Job(
-                target="fig7",
                 name=f"{platform}-{images}-{seed}",
                 words=(
                     *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
@@ -263,7 +255,6 @@ def _sec56(scope: Scope) -> Iterator[Job]:
         of_device = () if device == "cpu" else ("--device", device)
         step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
         yield Job(
-            target="sec56",
             name=f"{device}-{dtype}",
             words=(
                 *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),

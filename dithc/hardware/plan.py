@@ -1,7 +1,7 @@
 """Assignment of a node's cores to ranks for computation and for data movement, as a pure function of the machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, groupby
 
 from dithc.hardware.machine import Core, Machine
@@ -90,11 +90,12 @@ def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequen
             f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
             f"and reserves one per {CORES_PER_RESERVED}"
         )
-    ranks = tuple(
-        _pinned_rank(machine, rank, share, free)
-        for rank, (share, free) in enumerate(zip(shares, reserved, strict=True))
-    )
-    return CorePlan(ranks=ranks, reasons=tuple(said))
+    allowed = set(machine.limits.allowed_cpus)
+    ranks = []
+    for rank, (share, free) in enumerate(zip(shares, reserved, strict=True)):
+        cpus = tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed))
+        ranks.append(_rank(rank, share, cpus, reserved=free))
+    return CorePlan(ranks=tuple(ranks), reasons=tuple(said))
 
 
 def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
@@ -124,20 +125,8 @@ def _floating_plan(
     quota = machine.limits.cpu_quota
     usable = len(cores) if quota is None else max(1, min(len(cores), int(quota)))
     num_threads = min(cpus_per_rank, usable) if cpus_per_rank else max(1, usable // ranks)
-    everywhere = tuple(core.index for core in cores)
-    rank_plans = tuple(
-        RankPlan(
-            rank=rank,
-            cores=everywhere,
-            cpus=machine.limits.allowed_cpus,
-            compute=everywhere,
-            reserved=(),
-            num_threads=num_threads,
-            pin=False,
-            clusters=_by_cluster(cores),
-        )
-        for rank in range(ranks)
-    )
+    shared = _rank(0, cores, machine.limits.allowed_cpus, num_threads=num_threads, pin=False)
+    rank_plans = tuple(replace(shared, rank=rank) for rank in range(ranks))
     return CorePlan(ranks=rank_plans, reasons=(reason, "no core reserved: ranks are not bound to cores"))
 
 
@@ -203,20 +192,26 @@ def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[in
     return max(map(len, left)) - min(map(len, left)), taken
 
 
-def _pinned_rank(machine: Machine, rank: int, share: Sequence[Core], reserved: Sequence[tuple[str, int]]) -> RankPlan:
-    allowed, free = set(machine.limits.allowed_cpus), {core for _, core in reserved}
+def _rank(
+    rank: int,
+    share: Sequence[Core],
+    cpus: tuple[int, ...],
+    *,
+    reserved: Sequence[tuple[str, int]] = (),
+    num_threads: int | None = None,
+    pin: bool = True,
+) -> RankPlan:
+    free = {core for _, core in reserved}
     compute = [core for core in share if core.index not in free]
     return RankPlan(
         rank=rank,
         cores=tuple(core.index for core in share),
-        cpus=tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed)),
+        cpus=cpus,
         compute=tuple(core.index for core in compute),
         reserved=tuple(reserved),
-        num_threads=len(compute),
-        pin=True,
-        clusters=_by_cluster(compute),
+        num_threads=num_threads or len(compute),
+        pin=pin,
+        clusters=tuple(
+            tuple(core.index for core in cores) for _, cores in groupby(compute, key=lambda core: core.cluster)
+        ),
     )
-
-
-def _by_cluster(cores: Sequence[Core]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(core.index for core in members) for _, members in groupby(cores, key=lambda core: core.cluster))

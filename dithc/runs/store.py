@@ -93,9 +93,8 @@ class Store:
             raise self.unwritten(step, error) from error
         return StoredCheckpoint(target, step, meta, files)
 
-    def discard(self, folder: Path) -> None:
-        """Remove a folder of `begin`. Files of ranks that still write remain until `sweep` removes them."""
-        remove(folder)
+    discard = staticmethod(remove)
+    """Remove a folder of `begin`. Files of ranks that still write remain until `sweep` removes them."""
 
     def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
         """Write a checkpoint from one process; `write` creates its files in the given folder. Errors as in `commit`."""

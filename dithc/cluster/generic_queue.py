@@ -28,7 +28,6 @@ class GenericQueue:
         return self._reported(some, [one for one in some if not one.answer])
 
     def ended(self, ids: Collection[str]) -> list[Job]:
-        """Return the ends of jobs: state, reason, status, nodes, time."""
         some = [one for number in ids if (one := load(self.folder, number)) is not None]
         return self._reported(some, some)
 

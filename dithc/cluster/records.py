@@ -54,7 +54,6 @@ class Record:
         return int(text) if text.isdigit() else None
 
     def again(self, folder: Path) -> str | None:
-        """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
 

@@ -82,7 +82,6 @@ def probe_site() -> Site | None:
 
 
 def accounting_replies() -> bool:
-    """Return whether `sacct` works."""
     return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
 
 

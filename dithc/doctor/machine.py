@@ -44,7 +44,6 @@ def core_plan(machine: Machine, _: Path) -> list[Finding]:
 
 
 def plan_of_dies(machine: Machine) -> CorePlan:
-    """Plan one rank per die with a usable core."""
     return plan(machine, ranks_per_node=max(1, len({core.die for core in machine.visible_cores})))
 
 
@@ -64,7 +63,6 @@ def _plan_text(core_plan: CorePlan) -> str:
 
 
 def memory(machine: Machine, _: Path) -> list[Finding]:
-    """Report available memory and memory tiers."""
     available = available_bytes()
     if available is None:
         return [Finding("warn", "memory", "available memory is unknown", fix="mount /proc")]

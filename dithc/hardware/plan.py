@@ -131,7 +131,6 @@ def _floating_plan(
 
 
 def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[str]]:
-    """Return the cores of each rank, and reasons for unusual shares."""
     dies = [list(members) for _, members in groupby(cores, key=lambda core: core.die)]
     if ranks % len(dies) == 0:
         shares = [share for die in dies for share in _cut_by_cluster(die, ranks // len(dies))]

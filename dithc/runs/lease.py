@@ -111,7 +111,6 @@ class Lease:
             ours.unlink(missing_ok=True)
 
     def _sweep(self, *, now: float) -> None:
-        """Delete temporary files of leases that killed processes left."""
         for path in self.path.parent.glob(".lease.*"):
             with contextlib.suppress(OSError):
                 owner, age = self._look(path, now=now)

@@ -110,7 +110,6 @@ class Manifest:
 
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
-        """Return the `files` of a manifest in `folder`."""
         with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
             return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
 

@@ -229,7 +229,6 @@ STAGES: dict[str, type] = {
 
 @cache
 def _adapter(stage: str) -> TypeAdapter[Any]:
-    """Return the validator of the numbers of a stage."""
     return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
 
 

@@ -48,7 +48,6 @@ def _without(keys: set[str], value: Any) -> Any:
 
 
 def _brought(settings: datasets.Installed) -> dict[str, Any]:
-    """Return the settings of an installed package with its name and version."""
     return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
@@ -85,7 +84,6 @@ def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _seeded(experiment: Experiment, model: Any) -> dict[str, Any]:
-    """Return the settings of a codec or extractor with the seed of the experiment."""
     if isinstance(model, codecs.InstalledCodec | codecs.InstalledExtractor):
         return {"seed": experiment.seed, **_brought(model)}
     return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust"})}

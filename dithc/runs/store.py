@@ -48,7 +48,6 @@ class Store:
 
     @staticmethod
     def average_file(length: float) -> str:
-        """Return the file name of the average with a length of `ema.lengths`."""
         return f"ema-{length}.safetensors"
 
     @classmethod
@@ -132,7 +131,6 @@ class Store:
         return content, faults
 
     def path(self, step: int) -> Path:
-        """Return the folder of a step's checkpoint."""
         return self.folder / f"step_{step:07d}"
 
     def steps(self) -> list[int]:

@@ -75,7 +75,6 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Report the reason, log and fix of each failed job."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -100,7 +99,6 @@ class Driver:
         atexit.register(lease.__exit__, None, None, None)
 
     def _take_up(self, queue: Queue) -> None:
-        """Wait for jobs that an earlier driver submitted."""
         try:
             before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):

@@ -63,7 +63,6 @@ class Files:
         return before is not None and before == self.fingerprint(path, named=named)
 
     def remember(self) -> None:
-        """Store the fingerprints of this run."""
         before = self._before()
         if before | self._taken != before:
             atomic_write(self.path, seal(before | self._taken))

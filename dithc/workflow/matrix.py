@@ -44,12 +44,10 @@ class Matrix:
 
     @property
     def pretrainings(self) -> list[str]:
-        """Runs that start from scratch."""
         return [name for name in self.experiment.runs if name not in self.finetunings]
 
     @property
     def finetunings(self) -> list[str]:
-        """Runs that start from another run or from a file."""
         return [name for name, run in self.experiment.runs.items() if run.init or run.init_file]
 
     @property
@@ -58,7 +56,6 @@ class Matrix:
         return sorted({self.real_set(name) for name in self.experiment.scored})
 
     def real_set(self, evaluation: str) -> str:
-        """Return the real feature set that an evaluation is compared with."""
         chosen = self.experiment.evaluations[evaluation]
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
@@ -120,7 +117,6 @@ class Matrix:
         return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
 
     def segments(self, run: str) -> list[int]:
-        """Return the last step of each segment of a run."""
         chosen = self.experiment.runs[run]
         return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
 
@@ -138,12 +134,10 @@ class Matrix:
 
     @property
     def measured_files(self) -> list[str]:
-        """The JSON files of weak and of strong scaling, measured."""
         return [f"{self.root}/bench/scaling-{mode}.json" for mode in ("weak", "strong")]
 
     @property
     def simulated_files(self) -> list[str]:
-        """The JSON files of simulated scaling."""
         return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.of]
 
     @property
@@ -153,7 +147,6 @@ class Matrix:
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
 
     def paper_scores(self, target: str) -> list[str]:
-        """Return the score manifests of fine-tuned models for table 1."""
         evaluations = self.experiment.evaluations
         final = (name for name in self.experiment.scored if evaluations[name].at == "final")
         paths = [self.path("fid", name) for name in final if evaluations[name].run in self.finetunings]
@@ -209,7 +202,6 @@ class Matrix:
         return self.experiment.evaluations[evaluation].extractor
 
     def extractor_of(self, name: str) -> list[str]:
-        """Return the manifest of a trained extractor; empty for a file."""
         return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
 
     def codec_of(self, dataset: str) -> list[str]:

@@ -123,7 +123,6 @@ class OutputFolder(FileList):
             ) from error
 
     def _remove_temporary(self, names: Collection[str]) -> None:
-        """Delete temporary files of killed processes."""
         for folder in {(self.folder / name).parent for name in names}:
             for path in [path for path in folder.glob(".*.tmp.*") if self._is_temporary(path, names)]:
                 log.info(f"removing {path}: its writer was killed")

@@ -38,7 +38,6 @@ class FileList:
 
     @classmethod
     def of(cls, manifest: Path) -> Self:
-        """Return the folder of a manifest."""
         return cls(manifest.parent, manifest=manifest.name)
 
     @classmethod
@@ -52,7 +51,6 @@ class FileList:
         return bool((self._read() or {}).get(SCRATCH))
 
     def delete(self) -> None:
-        """Delete all files that dithc wrote, and the folder if it is then empty."""
         self._delete([*self._present(self._owned())])
         _remove_empty(self.folder)
 
@@ -90,7 +88,6 @@ class FileList:
         return [document for document in found if document]
 
     def _owner(self) -> tuple[str | None, str | None]:
-        """Return stage and name in marker or manifest."""
         stated = [document for document in self._documents() if document.get("stage")]
         return (stated[0]["stage"], stated[0].get("name")) if stated else (None, None)
 
@@ -163,7 +160,6 @@ class FileList:
         return next((one for one in above if one._read() is not None), self)
 
     def _delete(self, names: Iterable[str]) -> None:
-        """Delete files, then folders that are empty."""
         removed = [self.folder / name for name in names]
         for path in removed:
             path.unlink(missing_ok=True)
@@ -178,7 +174,6 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Delete a folder that contains only markers."""
     with suppress(OSError):
         if all(path.name.endswith(MARKER_FILE) for path in folder.iterdir()):
             for marker in folder.iterdir():

@@ -36,7 +36,6 @@ def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
 
 
 def told(path: str, faults: Iterable[str]) -> str:
-    """Return the log line of a damaged result."""
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
     return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{others}"

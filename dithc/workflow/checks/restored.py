@@ -10,7 +10,6 @@ from dithc.workflow.matrix import Matrix
 
 
 def digest_of(path: str) -> str | None:
-    """Return the digest of a result's manifest; None if unreadable."""
     return manifest.digest if (manifest := _read(path)) is not None else None
 
 

@@ -24,7 +24,6 @@ class Benches:
         return f"strategies --models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
 
     def scaling(self, mode: str) -> str:
-        """Arguments of `dithc bench scaling` for `weak` or `strong`."""
         asked = self.asked.scaling
         models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
         words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
@@ -46,7 +45,6 @@ class Benches:
 
     @property
     def scaling_nodes(self) -> int:
-        """Nodes for that many ranks."""
         return -(-self.scaling_ranks // (self.machine.launched_per_node or 1))
 
     @property
@@ -76,7 +74,6 @@ class Benches:
         )
 
     def simulate(self, what: str) -> str:
-        """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
         asked = self.asked.simulate
         machine, nodes = shlex.quote(asked.machine or "profiles/machines/lx2.yaml"), ",".join(map(str, asked.nodes))
         if what == "paper":

@@ -63,7 +63,6 @@ class Jobs:
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks per node for Slurm's plugin, if several; else 0."""
         per_node = self.machine.launched_per_node or 1
         return per_node if self.machine.scheduler == "slurm" and per_node > 1 else 0
 
@@ -73,7 +72,6 @@ class Jobs:
         return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, stage: str, name: str) -> str:
-        """Return the arguments of `dithc launch` for a training or sampling run."""
         machine = self.machine
         launcher = machine.launcher if machine.ranks != 1 else "none"
         words = f"--launcher {launcher} --nodes {machine.nodes}"
@@ -89,7 +87,6 @@ class Jobs:
         return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
 
     def mem_mb(self, stage: str, name: str = "") -> int:
-        """Return the megabytes per node that a job requests."""
         asked = self.experiment.resources_of(stage).mem_mb
         if asked is None and stage == "bench":  # alone on its node
             return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)

@@ -91,7 +91,6 @@ def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int,
 
 
 def geometry(experiment: Experiment, run: training.Run) -> Geometry:
-    """Return the tensor sizes of a run, from its dataset, codec and model."""
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
     codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
@@ -216,7 +215,6 @@ def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, f
 
 
 def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
-    """Return the operations of one pass of all tiles through a codec."""
     _, adds = _convolutions(experiment, dataset)
     numbers = _scene_mb(dataset)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE
@@ -286,7 +284,6 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
 
 
 def _all_tiles(experiment: Experiment) -> float:
-    """Return the number of tiles of all datasets."""
     return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
 
 

@@ -113,7 +113,6 @@ def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cel
 
 
 def _valued(value: float, curve: Curve) -> dict[str, Any]:
-    """Return value and file, or the reason of a value that is not finite."""
     finite = {"value": value, "file": curve.file}
     return finite if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 

@@ -30,7 +30,6 @@ class PaperFiles:
 
     @property
     def names(self) -> str:
-        """All targets as a regular expression."""
         return "|".join(TARGETS)
 
     def document(self, target: str) -> str:
@@ -44,7 +43,6 @@ class PaperFiles:
         return f"{self.root}/{target}.html"
 
     def skipped(self, target: str) -> list[str]:
-        """Return reasons of skipped cells, a parameter of the document."""
         return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
 
     def cell(self, target: str, name: str) -> str:
@@ -59,7 +57,6 @@ class PaperFiles:
         return job_of(self.jobs, target, name)
 
     def before(self, target: str, name: str) -> list[str]:
-        """Return the files of cells that must precede a cell."""
         return [self.cell(target, one) for one in self.job(target, name).after]
 
     def threads(self, target: str, name: str) -> int:

@@ -45,7 +45,6 @@ def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path
 
 
 def _without_seeds(experiment: Experiment, name: str) -> str:
-    """Return all settings of an evaluation and its run except seeds."""
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})

@@ -106,7 +106,6 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def _times(status: Status) -> list[str]:
-    """Return seconds by kind of stage; a run's last manifest covers all its segments."""
     seconds: dict[str, dict[str, float]] = {}
     for one in status.standings:
         if one.state == "done" and one.seconds is not None:
@@ -156,7 +155,6 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
 
 
 def _often(kind: Kind) -> str:
-    """Return the stage of a warning, or its count in several stages."""
     if len(kind.where) == 1:
         return f"{kind.where[0]}: "
     return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

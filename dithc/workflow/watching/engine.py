@@ -92,7 +92,6 @@ class Engine:
         return [f"error: {rest[0]}", *rest[1:end]] if rest else []
 
     def last_lines(self) -> list[str]:
-        """Return the end of the output, from the last error if any."""
         lines = tail(self.log)
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]

@@ -44,7 +44,6 @@ class Look:
         self.titles = {stage.output: stage.title for stage in stages}
 
     def at(self, stage: Stage) -> Standing:
-        """Return the state of a stage, from the scheduler first, then from files."""
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
@@ -124,7 +123,6 @@ class Look:
         ), left
 
     def _images(self, stage: Stage) -> int:
-        """Return the number of images in finished shards; all shards except the last have the same size."""
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
         first = _read_json(shards[0]).get("images") if shards else None
         count = first * len(shards) if isinstance(first, int) else 0

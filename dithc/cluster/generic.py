@@ -125,11 +125,8 @@ def status(number: str, *, folder: Path) -> str:
 def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
     """Return `running`, `success`, `failed`, or `again` to resubmit.
 
-    Args:
-        status: exit status of the script; None before its end.
-        again: True if the job requested another run.
-        job: reply of the system, as in `job_of`.
-        missing: seconds for which the job has been unknown to the system.
+    `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
+    `job_of`, and `missing` the seconds for which the job has been unknown to it.
     """
     if status == 0:
         return "success"

@@ -13,11 +13,10 @@ class Job:
     Attributes:
         name: submission name, shared by all jobs of one driver.
         state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: the scheduler's reason of waiting or ending, or empty.
+        reason: the scheduler's reason of waiting or ending.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        nodes: names of its nodes; empty before the start.
-        status: exit status, 128 + n after signal n; None if unknown.
-        elapsed: `HH:MM:SS`; empty if unknown.
+        status: exit status, 128 + n after signal n.
+        elapsed: `HH:MM:SS`.
     """
 
     id: str

@@ -19,14 +19,11 @@ class Record:
         id, current: number of its first submission, which the engine uses, and of its latest.
         key: prefix of its file names.
         driver: name of the driver that submitted or last queried it.
-        what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
         line: submit command.
-        fruitless: consecutive submissions without progress.
-        refused: consecutive resubmissions that the system refused.
+        fruitless, refused: consecutive submissions without progress, and resubmissions that the system refused.
         reached: progress at the last stop.
-        missing_since: time at which it became unknown to the system, or None.
+        missing_since: time at which it became unknown to the system.
         answer, state: `success` or `failed` once settled, and the final state in Slurm's terms.
-        cancelled: time at which the engine canceled it, or None.
     """
 
     id: str

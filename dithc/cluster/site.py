@@ -26,13 +26,7 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A Slurm partition.
-
-    Attributes:
-        max_minutes, max_nodes: per job; None for no limit.
-        max_memory_mb: per job on a node; None for no limit.
-        kinds: groups of equal nodes, the largest first.
-    """
+    """A Slurm partition with its limits per job (memory on a node), and groups of equal nodes, the largest first."""
 
     name: str
     is_default: bool
@@ -45,13 +39,7 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A Slurm cluster.
-
-    Attributes:
-        partitions: visible to this user.
-        min_job_age_seconds: time that a finished job stays in the queue.
-        mpi: process management interfaces of `srun --mpi=`.
-    """
+    """A Slurm cluster: its visible partitions, the time that a finished job stays in the queue, `srun --mpi=` interfaces."""
 
     version: str
     partitions: tuple[Partition, ...]

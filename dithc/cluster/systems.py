@@ -20,16 +20,9 @@ SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HIST
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Resource request of a job.
+    """Resource request of a job: ranks over all nodes, cores per rank, memory per node, walltime.
 
-    Attributes:
-        name: letters, digits, `-`, `_`.
-        out: file for output of the system; the script writes a separate log.
-        tasks: ranks over all nodes.
-        cpus: cores per rank.
-        memory_mb: per node.
-        minutes: walltime.
-        options: arguments of the site, such as queue and account.
+    `out` is for output of the system, because the script writes a separate log. `options` are arguments of the site.
     """
 
     name: str

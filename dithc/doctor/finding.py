@@ -9,14 +9,9 @@ Level = Literal["ok", "warn", "bad"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check.
+    """Result of a check. `warn`: a part is defective or slow; `bad`: work will fail or be wrong.
 
-    Attributes:
-        level: ok; warn, a part is defective or slow; bad, work will fail or be wrong.
-        text: result, one or several lines.
-        details: further lines for `--verbose`.
-        fix: imperative; empty without a problem.
-        facts: the same for programs, as JSON values.
+    `details` are further lines for `--verbose`, `facts` the text as JSON values for programs. `fix` is an imperative.
     """
 
     level: Level

@@ -13,15 +13,7 @@ CLOCK_SECONDS = 5.0
 
 
 def check_profile(name: str, here: site.Site | None) -> list[Finding]:
-    """Return all findings about a profile.
-
-    Args:
-        name: folder of the profile, or its name in `profiles/`.
-        here: result of `probe_site`; None without Slurm.
-
-    Raises:
-        UserError: the profile does not exist or is unreadable.
-    """
+    """Return all findings about a profile, by its folder or its name in `profiles/`; UserError if it is unreadable."""
     folder = Path(name) if (Path(name) / "config.yaml").exists() else PROFILES / name
     machine, content = Machine.of_profile(folder)
     if content.get("executor") != "slurm":
@@ -113,14 +105,7 @@ def _tried(
 def judge_ranks(
     seen: list[dict[str, Any]], *, where: str, ranks: int, cpus: int, began: float, ended: float
 ) -> list[Finding]:
-    """Return the findings about the ranks of a trial.
-
-    Args:
-        seen: result of `try_ranks`.
-        where: description of the nodes.
-        ranks, cpus: requested ranks, and CPUs per rank.
-        began, ended: times of submission and of the answer, by this machine's clock.
-    """
+    """Return the findings about the facts `seen` by the ranks of a trial between two times of this machine's clock."""
     sizes, hosts = {row["size"] for row in seen}, {row["host"] for row in seen}
     few, pages = min(row["cpus"] for row in seen), {str(row["huge_pages"]) for row in seen}
     off = max(max(began - row["time"], row["time"] - ended) for row in seen)

@@ -52,17 +52,15 @@ Cores = tuple[tuple[int, ...], ...]
 def read(path: str | Path) -> Machine:
     """Read a machine from a YAML file. Missing entries are empty or zero, and every CPU is allowed.
 
-    Raises:
-        UserError: the file is unreadable, inconsistent, or has unknown or missing keys; the title contains the key.
+    UserError with the key if the file is unreadable, inconsistent, or has unknown or missing keys.
     """
     return _read(Path(path), base=EMPTY)
 
 
 def stand_in(path: Path, here: Machine) -> Machine:
-    """Read a machine from a YAML file, with the limits of `here`, and its values for missing entries.
+    """Read a machine with the limits of `here` and its values for missing entries.
 
-    Raises:
-        UserError: as in `read`, or the file has none of the CPUs of this process.
+    UserError as in `read`, or if the file has none of the CPUs of this process.
     """
     described = replace(_read(path, base=here), limits=here.limits, described_by=str(path))
     if not described.visible_cores:

@@ -91,8 +91,7 @@ class HugePages:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core. Only
-    described.
+    """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core.
 
     Attributes:
         source: sources of the numbers.
@@ -104,8 +103,7 @@ class Network:
         core_bandwidth: bytes per second that one communication core exchanges with the network and sums.
         memory_bandwidth: bytes per second that one communication core copies or sums in shared memory of the node.
         memory_latency_ns: time until a write of one core is visible to another core of the node.
-        rank_memory_bandwidth: bytes per second that all cores of a rank copy in shared memory; None for the rate of one
-            core.
+        rank_memory_bandwidth: the same for all cores of a rank together; None for the rate of one core.
     """
 
     source: str
@@ -203,21 +201,17 @@ def _nodes(machine: Machine) -> str:
     if len(machine.nodes) > MANY_NODES:
         with_cpus = sum(bool(node.cpus) for node in machine.nodes)
         return f"{with_cpus} NUMA node(s) with CPUs, {len(machine.nodes) - with_cpus} with memory only"
-    return "; ".join(_node(node) for node in machine.nodes)
-
-
-def _node(node: Node) -> str:
-    text = f"node {node.index}: {node.memory_bytes / GIB:.1f} GiB"
-    text += f"{'' if node.cpus else ' (memory only)'}, distances {' '.join(map(str, node.distances))}"
-    return text if node.read_bandwidth is None else f"{text}, {node.read_bandwidth / GIGA:.0f} GB/s by HMAT"
+    texts = []
+    for node in machine.nodes:
+        text = f"node {node.index}: {node.memory_bytes / GIB:.1f} GiB{'' if node.cpus else ' (memory only)'}"
+        text += f", distances {' '.join(map(str, node.distances))}"
+        texts.append(text if node.read_bandwidth is None else f"{text}, {node.read_bandwidth / GIGA:.0f} GB/s by HMAT")
+    return "; ".join(texts)
 
 
 def _pools(huge_pages: HugePages) -> str:
-    parts = [
-        f"{reserved} of {size // 1024} KiB reserved, {free} free"
-        for size, reserved, free in huge_pages.pools
-        if reserved
-    ]
+    pools = (pool for pool in huge_pages.pools if pool[1])
+    parts = [f"{reserved} of {size // 1024} KiB reserved, {free} free" for size, reserved, free in pools]
     return ", ".join(parts) or "no pages reserved"
 
 

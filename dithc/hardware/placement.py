@@ -74,9 +74,8 @@ def verify(
     Args:
         num_threads: Compute threads of this rank; by default the plan's.
         gather: Collective call that returns the CPUs of all ranks of this node; None checks only this rank.
-        cores: Cores of the machine, to detect ranks on two CPUs of one core; CPUs are compared without them.
+        cores: Cores of the machine, to detect ranks on two CPUs of one core.
         communication: Additional CPUs of communication threads, which may share one.
-        root: Folder of `proc` and `sys`.
     """
     proc = Path(root) / "proc/self"
     online = online_cpus(Path(root))

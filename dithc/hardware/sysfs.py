@@ -67,6 +67,8 @@ def _read(root: Path) -> Machine:
     caches = {cpu: _caches_of(root, cpu) for cpu in cpus}
     places = {cpu: _place(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
     topology = group(places, nodes, model_name=model_name)
+    distinct = {cache for found in caches.values() for cache in found}
+    kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
     return Machine(
         model_name=model_name,
         architecture=architecture,
@@ -76,7 +78,10 @@ def _read(root: Path) -> Machine:
         clusters=topology.clusters,
         cluster_rule=topology.cluster_rule,
         cores=topology.cores,
-        caches=_kinds_of_cache(caches.values()),
+        caches=tuple(
+            Cache(level=level, kind=kind, size_bytes=size, line_bytes=line, cpus_per_cache=sharers, count=count)
+            for (level, kind, size, line, sharers), count in sorted(kinds.items())
+        ),
         nodes=nodes,
         memory_bytes=_meminfo_bytes(root / "proc/meminfo", key="MemTotal:"),
         huge_pages=_huge_pages(root),
@@ -149,15 +154,6 @@ def _caches_of(root: Path, cpu: int) -> list[_CacheOfCpu]:
                 )
             )
     return found
-
-
-def _kinds_of_cache(caches_of_cpus: Iterable[Iterable[_CacheOfCpu]]) -> tuple[Cache, ...]:
-    distinct = {cache for caches in caches_of_cpus for cache in caches}
-    kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
-    return tuple(
-        Cache(level=level, kind=kind, size_bytes=size, line_bytes=line, cpus_per_cache=sharers, count=count)
-        for (level, kind, size, line, sharers), count in sorted(kinds.items())
-    )
 
 
 def _meminfo_bytes(path: Path, *, key: str) -> int:

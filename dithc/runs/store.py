@@ -140,15 +140,9 @@ class Store:
     def open(
         self, step: int, *, manifest: Path | None = None, files: Collection[str] | None = None
     ) -> StoredCheckpoint:
-        """Return the checkpoint of a step after verifying the hashes of its files.
+        """Return the checkpoint of a step after verifying the hashes of all or some files (or their numbered parts).
 
-        Args:
-            step: Optimizer step.
-            manifest: Manifest of the run, for the fix, if the store is from `of_run`.
-            files: Files to verify, or their numbered parts; None for all.
-
-        Raises:
-            UserError: The checkpoint is missing, truncated, altered or unreadable.
+        The UserError of a missing, damaged or unreadable checkpoint contains the manifest of a store from `of_run`.
         """
         found, faults = self._read(step, files=files)
         if found is None:

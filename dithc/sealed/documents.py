@@ -56,12 +56,7 @@ def unseal(text: str) -> dict[str, Any]:
 
 
 def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
-    """Return the content of the document in a file of at most `most` bytes.
-
-    Raises:
-        Altered: A byte was changed, the seal is missing, or the file is larger.
-        OSError: The file cannot be read.
-    """
+    """Return the content of the document in a file; Altered if it was changed or has more than `most` bytes."""
     with plain(path).open("rb") as file:
         content = file.read(-1 if most is None else most + 1)
     try:

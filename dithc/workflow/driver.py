@@ -44,15 +44,9 @@ class Driver:
         self._stop = threading.Event()
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
-        """Start before the first job.
+        """Start before the first job; `planned` has rule and name (dataset, run ...) of every job that will run.
 
-        Args:
-            planned: rule and name (dataset, run ...) of every job that will run.
-            executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
-            name: submission name of this driver's jobs.
-
-        Raises:
-            UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
+        UserError if another driver is active, the profile lacks the node size, or a job can never start.
         """
         setup()
         if executor != LOCAL and self.queue is None:

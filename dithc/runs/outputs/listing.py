@@ -25,13 +25,7 @@ MARKER_DEPTH = 2  # folders between a file and the marker that lists it
 
 
 class FileList:
-    """Files of an output folder that may be replaced or deleted.
-
-    Attributes:
-        folder: absolute path without symbolic links.
-        manifest: name of the manifest in the folder.
-        marker: name of the marker in the folder.
-    """
+    """Files of an output folder that may be replaced or deleted, by the names of its manifest and marker."""
 
     def __init__(self, folder: Path, *, manifest: str = "manifest.json", marker: str = MARKER_FILE) -> None:
         self.folder, self.manifest, self.marker = folder.resolve(), manifest, marker

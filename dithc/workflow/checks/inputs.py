@@ -20,11 +20,7 @@ PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
-    """Check the user's files for the given rules before the first job, without reading them completely.
-
-    Raises:
-        UserError: paths are missing or of the wrong type; the error lists all of them.
-    """
+    """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
     if faults:

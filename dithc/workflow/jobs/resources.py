@@ -109,13 +109,9 @@ class Jobs:
         return 1
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:
-        """Compare the requests of the planned jobs (stage, name) with the limits of a node and a queue.
+        """Return a sentence per planned job (stage, name) with an estimate beyond its walltime; it starts nevertheless.
 
-        Returns:
-            A sentence per job with an estimate beyond its walltime; these jobs start nevertheless.
-
-        Raises:
-            UserError: a job can never start: too much memory for a node, or a walltime beyond the limit.
+        UserError if a job can never start: too much memory for a node, or a walltime beyond the limit.
         """
         faults, notes = [], []
         for stage, name in planned:

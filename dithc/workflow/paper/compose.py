@@ -58,18 +58,10 @@ def compose(
     pictures: Iterable[Path] = (),
     versions: Mapping[str, str] | None = None,
 ) -> Document:
-    """Return the document of a target.
+    """Return the document of a target from the folder of its cells; UserError if a cell is missing or altered.
 
-    Args:
-        jobs: the plan of the cells.
-        cells: folder of the cells of the target.
-        page: folder of the page; the files of the document are relative to it.
-        command: command that repeats the target.
-        scores: manifests of `dithc fid`, for table 1.
-        pictures: sample images, for figure 8.
-
-    Raises:
-        UserError: a cell is missing or altered.
+    Files of the document are relative to the folder `page`. `command` repeats the target. `scores` are manifests for
+    table 1, `pictures` sample images for figure 8.
     """
     own = [job for job in jobs if job.target == target]
     read, machine, known = Read(), dict[str, Any](), dict(versions or {})

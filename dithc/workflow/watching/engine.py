@@ -30,10 +30,7 @@ class Engine:
 
     Snakemake has a separate process group. Ctrl-C and SIGHUP reach it and its jobs once, as from a terminal. SIGTERM reaches
     Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
-
-    Attributes:
-        stopped_by: the first forwarded signal, or None.
-        notices: messages about signals for the user; the caller removes them.
+    `stopped_by` is the first forwarded signal; `notices` are messages about signals, which the caller removes.
     """
 
     def __init__(self, words: Sequence[str], *, log: Path) -> None:

@@ -16,8 +16,7 @@ class Standing:
     """State of one stage.
 
     Attributes:
-        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, no active
-            process), failed.
+        state: queued with a scheduler, waiting for a stage, cores or the driver, stopped without an active process.
         words: description in one line.
         when: completion time in seconds since 1970.
         seconds, seconds_left: duration, including earlier training segments, and remaining time, if known.

@@ -124,20 +124,6 @@ def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path,
     assert found == (1 if is_file else 2, 2**40 + (0 if is_file else 1000), SHARD_PART_BYTES)
 
 
-def test_eight_views_take_four_times_the_encoding_and_no_more_memory() -> None:
-    def asked(views: int) -> tuple[int, float]:
-        content = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json")
-        content["datasets"]["landscape"] |= {"views": views}
-        content["datasets"]["landscape"]["source"]["synthetic"]["scenes"] = 10_000
-        jobs = Workflow(content, cores=2).jobs
-        return jobs.mem_mb("latents", "landscape"), jobs.runtime("latents", "landscape") - START_MINUTES
-
-    (memory, two), (same_memory, eight) = asked(2), asked(8)
-    assert memory == same_memory
-    assert two > 10
-    assert 2.5 * two - 3 <= eight <= 4 * two + 3  # 2.5 for I/O, 4 for computation
-
-
 def test_a_second_network_that_guides_is_asked_for() -> None:
     def memory(**evaluation: Any) -> int:
         content = large().model_dump(mode="json")

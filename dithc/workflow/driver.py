@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import MANIFESTS
 from dithc.workflow.watching import error_of, tail
 
-LOOK_SECONDS = float(os.environ.get("DITHC_LOOK_SECONDS", "15"))  # polling interval of the queue
+LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_LOOK_SECONDS"  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
@@ -105,11 +106,12 @@ class Driver:
                 fix = "waiting for them; `scancel` them to continue now"
                 log.info(f"jobs of an earlier driver are in the queue: {names}; {fix}")
             self._name_those_in_vain(jobs)
-            time.sleep(min(LOOK_SECONDS, 5.0))
+            time.sleep(min(_look_seconds(), 5.0))
 
     def _watch(self, queue: Queue) -> None:
-        most = LOOK_SECONDS - PAUSE_GROWS_SECONDS
-        while not self._stop.wait(LOOK_SECONDS):
+        look_seconds = _look_seconds()
+        most = look_seconds - PAUSE_GROWS_SECONDS
+        while not self._stop.wait(look_seconds):
             # The plugin backs off to one poll every three minutes. A finished job would delay its successors that long.
             if getattr(self.engine, PAUSE, 0) > most:
                 setattr(self.engine, PAUSE, most)
@@ -150,3 +152,11 @@ class Driver:
         last = tail(path) if path is not None else []
         lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])
+
+
+def _look_seconds() -> float:
+    given = os.environ.get(LOOK_VARIABLE) or f"{LOOK_SECONDS}"
+    if not re.fullmatch(r"\d+(\.\d+)?", given):
+        log.warning(f"{LOOK_VARIABLE}={given} is not a number of seconds; using {LOOK_SECONDS:g} s")
+        return LOOK_SECONDS
+    return max(0.5, float(given))

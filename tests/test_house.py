@@ -31,7 +31,7 @@ ENTRANCES = {
     "snakemake": ("dithc/workflow/layers.py",),
     "tensorboard": ("dithc/log/metrics.py",),
     "tqdm": ("dithc/log/progress.py",),
-    "pydantic": ("dithc/config/", "dithc/runs/outcome.py", "dithc/stac/lock.py"),
+    "pydantic": ("dithc/config/", "dithc/hardware/", "dithc/runs/outcome.py", "dithc/stac/lock.py"),
     "typing_extensions": ("dithc/runs/outcome.py",),
     "yaml": (
         "dithc/config/reading.py",

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import time
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
     return {
         "operators": hcops.describe(),
         "kernels": {"isa": native.isa(), "library": native.load().reason, "table": native.kernels()},
-        "machine": machine.to_dict(),
-        "core_plan": core_plan.to_dict(),
+        "machine": asdict(machine),
+        "core_plan": asdict(core_plan),
         "load_average": os.getloadavg(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__}
         | {package: found for package in PACKAGES if (found := _version(package))},

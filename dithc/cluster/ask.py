@@ -5,11 +5,12 @@ import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
+from time import time as now
 from typing import Literal
 
 from dithc.cluster.commands import ran
 from dithc.cluster.queue import Job
-from dithc.cluster.records import JOBS, Record, now, records, write
+from dithc.cluster.records import JOBS, Record, records, write
 from dithc.cluster.systems import SYSTEMS
 
 FRESH_SECONDS = 5.0
@@ -50,9 +51,9 @@ def _ask(system: str, ids: Collection[str]) -> Replies:
             break
         done = ran(line)
         # PBS prints the server name after a job number in several forms.
-        shown = {job.id.partition(".")[0]: job for job in query.read(done.out)}
+        shown = {job.id.partition(".")[0]: job for job in query.read(done.stdout)}
         found |= {job: shown[stem] for job in left if (stem := job.partition(".")[0]) in shown}
-        if done.status != 0 and not any(text in done.err for text in SYSTEMS[system].unknown):
+        if done.returncode != 0 and not any(text in done.stderr for text in SYSTEMS[system].unknown):
             return found
     return {**dict.fromkeys(ids, False), **found}
 

@@ -2,38 +2,27 @@
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dithc.log import logger
 
 LIMIT_SECONDS = 30.0
+NOT_RUN = -1  # status of a command that is missing or timed out
 log = logger(__name__)
 
 
-@dataclass(frozen=True)
-class Said:
-    """Output and exit status of a command; None if it is missing or timed out."""
-
-    status: int | None
-    out: str = ""
-    err: str = ""
-
-
-def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> Said:
-    """Run a command to its end."""
+def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.debug("%s: %s", line[0], error)
-        return Said(None, err=str(error))
+        done = subprocess.CompletedProcess(line, NOT_RUN, "", str(error))
     if done.returncode != 0:
         log.debug("%s: status %d: %s", " ".join(line), done.returncode, done.stderr.strip())
-    return Said(done.returncode, done.stdout, done.stderr)
+    return done
 
 
 def said(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
     """Return the output of a command; None if it is missing, fails or times out."""
     done = ran(line, limit_seconds=limit_seconds)
-    return done.out if done.status == 0 else None
+    return done.stdout if done.returncode == 0 else None

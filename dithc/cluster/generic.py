@@ -14,26 +14,23 @@ import re
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import time as now
+from time import time_ns
 from typing import Any
 
 from dithc.cluster.ask import job_of
 from dithc.cluster.commands import ran
 from dithc.cluster.queue import Job
-from dithc.cluster.records import JOBS, Record, load, now, settled
+from dithc.cluster.records import JOBS, Record, load
 from dithc.cluster.systems import SYSTEMS, Request
 from dithc.log import UserError, escaping, problem
 
 AGAIN = 75  # exit status of a command that saved a checkpoint and requests a rerun (EX_TEMPFAIL of sysexits.h)
 DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
-CARRIED = (
-    "DITHC_",
-    "HCOPS_",
-    "MPI4PY_",
-)  # variables that jobs need even if the system does not pass the environment on
+CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # prefixes of variables that systems may not pass to jobs
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 LOST_SECONDS = 120.0  # a job unknown to its system for this time is lost
 MAX_FRUITLESS = 20
@@ -60,8 +57,7 @@ exit $code
 def submit(words: Sequence[str], *, folder: Path) -> str:
     """Submit the engine's job script and return the job's number.
 
-    Args:
-        words: name of the system (default: DITHC_SYSTEM), options of its submit command, path of the script.
+    `words` are the name of the system (default: DITHC_SYSTEM), options of its submit command, and the script.
 
     Raises:
         UserError: the system is unknown, the script requests no memory or time, or the system rejects it.
@@ -77,8 +73,8 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
         )
     asked = _properties(Path(script))
     what, title = _what(asked)
-    key = f"{title}-{time.time_ns():x}"
-    record = Record(id="", current="", key=key, system=name, what=what, driver=os.environ.get(DRIVER, ""))
+    driver = os.environ.get(DRIVER, "")
+    record = Record(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=what, driver=driver)
     (folder / JOBS).mkdir(parents=True, exist_ok=True)
     request = _request(asked, record, folder=folder, title=title, options=tuple(options))
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
@@ -120,7 +116,7 @@ def status(number: str, *, folder: Path) -> str:
     if word == "again":
         return _run_again(replace(record, missing_since=None), state, folder, reached=again)
     if word in ("success", "failed"):
-        settled(record, word, state).save(folder)
+        _settle(record, word, state, folder)
     elif since != record.missing_since:
         replace(record, missing_since=since).save(folder)
     return word
@@ -129,11 +125,8 @@ def status(number: str, *, folder: Path) -> str:
 def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
     """Return `running`, `success`, `failed`, or `again` to resubmit.
 
-    Args:
-        status: exit status of the script; None before its end.
-        again: True if the job requested another run.
-        job: reply of the system, as in `job_of`.
-        missing: seconds for which the job has been unknown to the system.
+    `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
+    `job_of`, and `missing` the seconds for which the job has been unknown to it.
     """
     if status == 0:
         return "success"
@@ -158,13 +151,17 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
     for number in numbers:
         record = load(folder, number)
         if record is not None and not record.answer:
-            replace(settled(record, "failed", "CANCELLED"), cancelled=now()).save(folder)
+            _settle(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
             by_system.setdefault(record.system, []).append(record.current)
     for system, ids in by_system.items():
         _end(system, ids)
 
 
-def resubmit(record: Record, folder: Path) -> Record | None:
+def _settle(record: Record, answer: str, state: str, folder: Path) -> None:
+    replace(record, answer=answer, state=state, missing_since=None).save(folder)
+
+
+def _resubmit(record: Record, folder: Path) -> Record | None:
     """Resubmit a job; None if the system rejects it."""
     for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
@@ -189,9 +186,9 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
     if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REFUSED:
         why = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
         _say(f"job {record.id} ({record.key}) {why}: abandoned; log: {record.path(folder, 'log')}")
-        settled(record, "failed", state).save(folder)
+        _settle(record, "failed", state, folder)
         return "failed"
-    new = resubmit(record, folder)
+    new = _resubmit(record, folder)
     if new is None:
         replace(record, refused=record.refused + 1, state=state).save(folder)
         return "running"
@@ -206,8 +203,8 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
 def _hand_in(record: Record) -> tuple[str | None, str]:
     """Return the number of a newly submitted job, or the reason of a refusal."""
     done = ran(record.line)
-    number = SYSTEMS[record.system].number_in(done.out) if done.status == 0 else None
-    return number, (done.err or done.out).strip() or f"status {done.status}"
+    number = SYSTEMS[record.system].number_in(done.stdout) if done.returncode == 0 else None
+    return number, (done.stderr or done.stdout).strip() or f"status {done.returncode}"
 
 
 def _end(system: str, ids: Sequence[str]) -> None:
@@ -303,16 +300,9 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def submit_main() -> int:
-    """Run `dithc-job-submit`."""
-    return main(["submit", *sys.argv[1:]])
+def _command(verb: str) -> Callable[[], int]:
+    """Return the entry point of `dithc-job-VERB`."""
+    return lambda: main([verb, *sys.argv[1:]])
 
 
-def status_main() -> int:
-    """Run `dithc-job-status`."""
-    return main(["status", *sys.argv[1:]])
-
-
-def cancel_main() -> int:
-    """Run `dithc-job-cancel`."""
-    return main(["cancel", *sys.argv[1:]])
+submit_main, status_main, cancel_main = map(_command, ("submit", "status", "cancel"))

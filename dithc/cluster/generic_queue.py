@@ -4,11 +4,12 @@ import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from time import time as now
 
 from dithc.cluster.ask import jobs_of
 from dithc.cluster.generic import DRIVER, verdict
 from dithc.cluster.queue import Job
-from dithc.cluster.records import Record, load, now, records
+from dithc.cluster.records import Record, load, records
 
 RECENT_SECONDS = 600.0
 
@@ -27,12 +28,10 @@ class GenericQueue:
         return self._reported(some, [one for one in some if not one.answer])
 
     def ended(self, ids: Collection[str]) -> list[Job]:
-        """Return the ends of jobs: state, reason, status, nodes, time."""
         some = [one for number in ids if (one := load(self.folder, number)) is not None]
         return self._reported(some, some)
 
     def log(self, folder: Path, job: Job) -> Path | None:
-        """Return the file with all output of a job, if it exists."""
         record = load(folder, job.id)
         path = record.path(folder, "log") if record is not None else None
         return path if path is not None and path.exists() else None

@@ -1,9 +1,6 @@
-"""Scheduler-independent queue interface."""
+"""Scheduler-independent job."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"})
@@ -16,11 +13,10 @@ class Job:
     Attributes:
         name: submission name, shared by all jobs of one driver.
         state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: the scheduler's reason of waiting or ending, or empty.
+        reason: the scheduler's reason of waiting or ending.
         what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        nodes: names of its nodes; empty before the start.
-        status: exit status, 128 + n after signal n; None if unknown.
-        elapsed: `HH:MM:SS`; empty if unknown.
+        status: exit status, 128 + n after signal n.
+        elapsed: `HH:MM:SS`.
     """
 
     id: str
@@ -52,16 +48,3 @@ class Job:
         """Rule and wildcards for messages: `tiles dataset=sentinel2`."""
         rule, _, wildcards = self.what.partition("_wildcards_")
         return f"{rule.removeprefix('rule_').removeprefix('group_')} {wildcards.replace(',', ' ')}".strip() or self.name
-
-
-class Queue(Protocol):
-    """Interface of a scheduler's queue."""
-
-    def jobs(self, folder: Path) -> list[Job]:
-        """Return the user's jobs that were submitted from a folder: waiting, running, and recently ended."""
-
-    def ended(self, ids: Collection[str]) -> list[Job]:
-        """Return the ends of jobs: state, reason, status, nodes, time."""
-
-    def log(self, folder: Path, job: Job) -> Path | None:
-        """Return the file with all output of a job, if it exists."""

@@ -1,14 +1,13 @@
 """Queues by scheduler."""
 
+from typing import TypeAlias
+
 from dithc.cluster.generic_queue import GenericQueue
-from dithc.cluster.queue import Queue
 from dithc.cluster.slurm import SlurmQueue
 
+Queue: TypeAlias = SlurmQueue | GenericQueue
 
-def queue_of(scheduler: str) -> Queue:
-    """Return the queue of a scheduler (`machine.scheduler`); ValueError if it has none."""
-    if scheduler == "slurm":
-        return SlurmQueue()
-    if scheduler == "generic":
-        return GenericQueue()
-    raise ValueError(f"scheduler {scheduler!r} has no queue")
+
+def queue_of(scheduler: str) -> Queue | None:
+    """Return the queue of a scheduler (`machine.scheduler`); None for `none`."""
+    return {"slurm": SlurmQueue, "generic": GenericQueue}[scheduler]() if scheduler != "none" else None

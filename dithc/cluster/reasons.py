@@ -77,5 +77,4 @@ def waits_in_vain(job: Job) -> tuple[str, str] | None:
 
 
 def ended_because(job: Job) -> tuple[str, str]:
-    """Return why a job failed, and the fix."""
     return ENDED.get(job.state) or FAILED.get(job.status or 0) or OTHERWISE

@@ -2,9 +2,8 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dithc.sealed import parse, plain
@@ -14,23 +13,17 @@ JOBS = Path(".snakemake/dithc-jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A job of the workflow engine over all its submissions.
+    """A job of the workflow engine over all its submissions; times are in seconds since 1970.
 
     Attributes:
-        id: number of its first submission, which the engine uses.
-        current: number of its latest submission.
+        id, current: number of its first submission, which the engine uses, and of its latest.
         key: prefix of its file names.
         driver: name of the driver that submitted or last queried it.
-        what: rule and wildcards, as `rule_tiles_wildcards_dataset=...`.
         line: submit command.
-        fruitless: consecutive submissions without progress.
-        refused: consecutive resubmissions that the system refused.
+        fruitless, refused: consecutive submissions without progress, and resubmissions that the system refused.
         reached: progress at the last stop.
-        missing_since: time at which it became unknown to the system, or None.
-        answer: `success` or `failed` once settled.
-        state: final state in Slurm's terms.
-        cancelled: time at which the engine canceled it, or None.
-        submitted: time of the last submission.
+        missing_since: time at which it became unknown to the system.
+        answer, state: `success` or `failed` once settled, and the final state in Slurm's terms.
     """
 
     id: str
@@ -54,22 +47,18 @@ class Record:
         return folder / JOBS / f"{self.key}.{ending}"
 
     def status(self, folder: Path) -> int | None:
-        """Return the exit status that its script wrote; None before."""
         text = _text(self.path(folder, "status"))
         return int(text) if text.isdigit() else None
 
     def again(self, folder: Path) -> str | None:
-        """Return its progress if it stopped and requests another run, else None."""
         path = self.path(folder, "again")
         return _text(path) if path.exists() else None
 
     def save(self, folder: Path) -> None:
-        """Write the record atomically."""
         write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(folder: Path, number: str) -> Record | None:
-    """Return the record of a job, or None."""
     return _read(folder / JOBS / f"{number}.json")
 
 
@@ -82,20 +71,9 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a small file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.write_text(text)
     new.replace(path)
-
-
-def settled(record: Record, answer: str, state: str) -> Record:
-    """Return the record of a job with its final state."""
-    return replace(record, answer=answer, state=state, missing_since=None)
-
-
-def now() -> float:
-    """Return the seconds since 1970."""
-    return time.time()
 
 
 def _read(path: Path) -> Record | None:

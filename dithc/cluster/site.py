@@ -26,15 +26,7 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A Slurm partition.
-
-    Attributes:
-        is_default: whether jobs without `-p` go there.
-        max_minutes, max_nodes: per job; None for no limit.
-        max_memory_mb: per job on a node; None for no limit.
-        preempt: PreemptMode (OFF, REQUEUE, CANCEL, SUSPEND).
-        kinds: groups of equal nodes, the largest first.
-    """
+    """A Slurm partition with its limits per job (memory on a node), and groups of equal nodes, the largest first."""
 
     name: str
     is_default: bool
@@ -42,21 +34,12 @@ class Partition:
     max_minutes: int | None
     max_nodes: int | None
     max_memory_mb: int | None
-    preempt: str
     kinds: tuple[Nodes, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A Slurm cluster.
-
-    Attributes:
-        partitions: visible to this user.
-        accounting: whether `sacct` works.
-        min_job_age_seconds: time that a finished job stays in the queue.
-        mpi: process management interfaces of `srun --mpi=`.
-        job_requeue: whether jobs may be requeued.
-    """
+    """A Slurm cluster: its visible partitions, the time that a finished job stays in the queue, `srun --mpi=` interfaces."""
 
     version: str
     partitions: tuple[Partition, ...]
@@ -82,8 +65,12 @@ def probe_site() -> Site | None:
     if config is None or partitions is None or nodes is None:
         return None
     kept = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
-    answers = said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
-    return read_site(config, partitions, nodes, mpi=said(["srun", "--mpi=list"]) or "", accounting=kept and answers)
+    mpi, accounting = said(["srun", "--mpi=list"]) or "", kept and accounting_replies()
+    return read_site(config, partitions, nodes, mpi=mpi, accounting=accounting)
+
+
+def accounting_replies() -> bool:
+    return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
 
 
 def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
@@ -151,31 +138,24 @@ def _partition(line: str, nodes: str) -> Partition:
         max_minutes=minutes_of(value(line, "MaxTime")),
         max_nodes=int(most) if most.isdigit() else None,
         max_memory_mb=int(limit) if limit.isdigit() else None,
-        preempt=value(line, "PreemptMode"),
         kinds=_kinds(name, nodes),
     )
 
 
 def _kinds(partition: str, nodes: str) -> tuple[Nodes, ...]:
-    found: dict[tuple[int, int, int], list[tuple[str, bool]]] = {}
+    """Return groups of equal nodes, the largest first; nodes that accept jobs are first in a group."""
+    found: dict[tuple[int, ...], list[tuple[bool, str]]] = {}
     for line in nodes.splitlines():
-        if partition not in value(line, "Partitions").split(","):
-            continue
-        cpus = value(line, "CPUEfctv") or value(line, "CPUTot")
-        size = tuple(
-            int(text) if text.isdigit() else 1 for text in (cpus, value(line, "RealMemory"), value(line, "Sockets"))
-        )
-        state = value(line, "State").upper()
-        is_up = not any(word in state for word in (*AWAY, "DRAIN", "UNKNOWN"))
-        found.setdefault((size[0], size[1], size[2]), []).append((value(line, "NodeName"), is_up))
-    kinds = sorted(found.items(), key=lambda item: -len(item[1]))
-    return tuple(
-        Nodes(
-            names=tuple(name for name, _ in sorted(members, key=lambda member: not member[1])),
-            cpus=cpus,
-            memory_mb=memory,
-            sockets=sockets,
-            is_up=any(is_up for _, is_up in members),
-        )
-        for (cpus, memory, sockets), members in kinds
-    )
+        if partition in value(line, "Partitions").split(","):
+            usable = value(line, "CPUEfctv") or value(line, "CPUTot")
+            sizes = (usable, value(line, "RealMemory"), value(line, "Sockets"))
+            state = value(line, "State").upper()
+            is_away = any(word in state for word in (*AWAY, "DRAIN", "UNKNOWN"))
+            size = tuple(int(text) if text.isdigit() else 1 for text in sizes)
+            found.setdefault(size, []).append((is_away, value(line, "NodeName")))
+    kinds = []
+    for (cpus, memory, sockets), members in sorted(found.items(), key=lambda item: -len(item[1])):
+        names = tuple(name for _, name in sorted(members, key=lambda member: member[0]))
+        is_up = not all(is_away for is_away, _ in members)
+        kinds.append(Nodes(names=names, cpus=cpus, memory_mb=memory, sockets=sockets, is_up=is_up))
+    return tuple(kinds)

@@ -84,20 +84,19 @@ def read_accounting(text: str) -> list[Job]:
 
 
 def _shown(number: str, text: str) -> Job:
-    """Parse the output of `scontrol show job`."""
-    values = {"JobName": "", "JobState": "", "Reason": "", "Comment": "", "NodeList": "", "ExitCode": "", "RunTime": ""}
-    for key in values:
+    def value(key: str) -> str:
         found = re.search(rf"\b{key}=(\S*)", text)
-        values[key] = found.group(1) if found and found.group(1) not in ("(null)", "None") else ""
+        return found.group(1) if found and found.group(1) not in ("(null)", "None") else ""
+
     return Job(
         id=number,
-        name=values["JobName"],
-        state=values["JobState"],
-        reason=values["Reason"],
-        what=values["Comment"],
-        nodes=values["NodeList"],
-        status=_status(values["ExitCode"]),
-        elapsed=values["RunTime"],
+        name=value("JobName"),
+        state=value("JobState"),
+        reason=value("Reason"),
+        what=value("Comment"),
+        nodes=value("NodeList"),
+        status=_status(value("ExitCode")),
+        elapsed=value("RunTime"),
     )
 
 

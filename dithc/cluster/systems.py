@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dithc.cluster import slurm
 from dithc.cluster.queue import Job
@@ -19,16 +20,9 @@ SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HIST
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Resource request of a job.
+    """Resource request of a job: ranks over all nodes, cores per rank, memory per node, walltime.
 
-    Attributes:
-        name: letters, digits, `-`, `_`.
-        out: file for output of the system; the script writes a separate log.
-        tasks: ranks over all nodes.
-        cpus: cores per rank.
-        memory_mb: per node.
-        minutes: walltime.
-        options: arguments of the site, such as queue and account.
+    `out` is for output of the system, because the script writes a separate log. `options` are arguments of the site.
     """
 
     name: str
@@ -43,12 +37,10 @@ class Request:
 
     @property
     def tasks_per_node(self) -> int:
-        """Maximum ranks per node."""
         return -(-self.tasks // self.nodes)
 
     @property
     def cores_per_node(self) -> int:
-        """Cores per node."""
         return self.tasks_per_node * self.cpus
 
     @property
@@ -57,8 +49,7 @@ class Request:
         return f"{self.minutes // 60:02d}:{self.minutes % 60:02d}:00"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """A job query: command line from job numbers, and parser of its output."""
 
     line: Callable[[Sequence[str]], list[str]]
@@ -70,8 +61,6 @@ class System:
     """A batch system.
 
     Attributes:
-        source: manual pages.
-        tried: system on which its commands were tested.
         number: pattern of the job number in the output of `submit`.
         asks: query commands; later ones cover jobs that earlier ones do not report.
         unknown: error texts for an unknown job; any other error counts as a missing reply.
@@ -79,8 +68,6 @@ class System:
     """
 
     title: str
-    source: str
-    tried: str
     submit: Callable[[Request], list[str]]
     number: str
     asks: tuple[Ask, ...]
@@ -88,7 +75,6 @@ class System:
     cancel: tuple[str, ...]
 
     def number_in(self, printed: str) -> str | None:
-        """Return the job number in the output of the submit command, or None."""
         found = re.search(self.number, printed, re.MULTILINE)
         return found.group(1) if found else None
 
@@ -123,36 +109,34 @@ PBS_ENDED = {
 }
 
 
-def _qstat(text: str) -> list[Job]:
-    begin = text.find("{")
+def _document(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text; empty without one."""
     try:
-        shown = json.loads(text[begin:], strict=False).get("Jobs", {}) if begin >= 0 else {}
+        return dict(json.loads(text[text.index("{") :], strict=False))
     except ValueError:
-        return []
-    return [_pbs_job(number, values) for number, values in shown.items()]
+        return {}
 
 
-def _pbs_job(number: str, values: dict[str, object]) -> Job:
-    letter, ended = str(values.get("job_state", "")), values.get("Exit_status")
-    used, asked = (_part(values, key).get("walltime", "") for key in ("resources_used", "Resource_List"))
-    status = int(str(ended)) if ended is not None else None
+def _qstat(text: str) -> list[Job]:
+    return [_pbs_job(number, values) for number, values in _document(text).get("Jobs", {}).items()]
+
+
+def _pbs_job(number: str, values: dict[str, Any]) -> Job:
+    letter, ended = values.get("job_state", ""), values.get("Exit_status")
+    used, asked = (values.get(key, {}).get("walltime", "") for key in ("resources_used", "Resource_List"))
+    status = int(ended) if ended is not None else None
     state = PBS_STATES.get(letter, "RUNNING")
     if letter in ("F", "X", "C"):
         if status is None:  # it ended before its start
             state = "CANCELLED"
         elif status >= KILLED:
-            state = "TIMEOUT" if used and asked and _seconds(str(used)) >= _seconds(str(asked)) else "CANCELLED"
+            state = "TIMEOUT" if used and asked and _seconds(used) >= _seconds(asked) else "CANCELLED"
             status = 128 + status - KILLED
         else:
             state = PBS_ENDED.get(status, "COMPLETED" if status == 0 else "FAILED")
-    hosts = dict.fromkeys(re.findall(r"([^/+\s]+)/", str(values.get("exec_host", ""))))
-    reason = HELD if letter == "H" else str(values.get("comment", "")) if letter in "QW" else ""
-    return Job(id=number, state=state, reason=reason, nodes=",".join(hosts), status=status, elapsed=str(used))
-
-
-def _part(values: dict[str, object], key: str) -> dict[str, object]:
-    part = values.get(key)
-    return part if isinstance(part, dict) else {}
+    hosts = dict.fromkeys(re.findall(r"([^/+\s]+)/", values.get("exec_host", "")))
+    reason = HELD if letter == "H" else values.get("comment", "") if letter in "QW" else ""
+    return Job(id=number, state=state, reason=reason, nodes=",".join(hosts), status=status, elapsed=used)
 
 
 def _seconds(clock: str) -> int:
@@ -179,9 +163,8 @@ LSF_STATES = {
 LSF_ENDED = {
     **dict.fromkeys(("TERM_RUNLIMIT", "TERM_CPULIMIT", "TERM_DEADLINE"), "TIMEOUT"),
     **dict.fromkeys(("TERM_MEMLIMIT", "TERM_SWAP"), "OUT_OF_MEMORY"),
-    **dict.fromkeys(
-        ("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_BUCKET_KILL"), "CANCELLED"
-    ),
+    **dict.fromkeys(("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_BUCKET_KILL"), "CANCELLED"),
+    **dict.fromkeys(("TERM_ADMIN", "TERM_FORCE_ADMIN"), "CANCELLED"),
     **dict.fromkeys(("TERM_PREEMPT", "TERM_LOAD", "TERM_WINDOW"), "PREEMPTED"),
 }
 
@@ -190,12 +173,7 @@ LSF_FIELDS = "jobid stat exit_code exit_reason exec_host pend_reason"
 
 
 def _bjobs(text: str) -> list[Job]:
-    begin = text.find("{")
-    try:
-        rows = json.loads(text[begin:]).get("RECORDS", []) if begin >= 0 else []
-    except ValueError:
-        return []
-    return [_lsf_job(row) for row in rows if "STAT" in row]
+    return [_lsf_job(row) for row in _document(text).get("RECORDS", []) if "STAT" in row]
 
 
 def _lsf_job(row: dict[str, str]) -> Job:
@@ -251,22 +229,22 @@ def _pjstat(text: str) -> list[Job]:
     return jobs
 
 
-NOT_RUN = "tested with recorded and stubbed commands only"
+# Slurm was tested on version 22.05 with two nodes, the other systems with recorded and stubbed commands only. Sources: the
+# manual pages of the commands; PBS Administrator's Guide, Job Exit Status Codes; IBM Spectrum LSF, Termination reasons and
+# release notes 10.1.0.9 (rusage keywords); Fujitsu Job Operation Software End-user's Guide, PJM codes.
 SYSTEMS = {
     "slurm": System(
         title="Slurm",
-        source="sbatch(1), squeue(1), sacct(1), scancel(1)",
-        tried="on a Slurm 22.05 of two nodes",
         submit=_slurm_submit,
         number=r"^(\d+)",
         asks=(
             Ask(
-                line=lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
-                read=slurm.read_queue,
+                lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
+                slurm.read_queue,
             ),
             Ask(
-                line=lambda ids: ["sacct", "-X", "-n", "-P", f"--jobs={','.join(ids)}", SACCT_FORMAT],
-                read=slurm.read_accounting,
+                lambda ids: ["sacct", "-X", "-n", "-P", f"--jobs={','.join(ids)}", SACCT_FORMAT],
+                slurm.read_accounting,
             ),
         ),
         unknown=("Invalid job id", "accounting storage is disabled"),
@@ -274,33 +252,27 @@ SYSTEMS = {
     ),
     "pbs": System(
         title="PBS Professional, OpenPBS (not Torque)",
-        source="qsub(1B), qstat(1B), qdel(1B), pbs_job_attributes(7B); PBS Administrator's Guide, Job Exit Status Codes",
-        tried=NOT_RUN,
         submit=_pbs_submit,
         number=r"^(\d+[\w.\[\]-]*)\s*$",
-        asks=(Ask(line=lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], read=_qstat),),
+        asks=(Ask(lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], _qstat),),
         unknown=("Unknown Job Id", "Unknown Job ID", "has finished"),
         cancel=("qdel",),
     ),
     "lsf": System(
         title="IBM Spectrum LSF 10.1.0.9 or later",
-        source="bsub(1), bjobs(1), bkill(1); IBM Spectrum LSF: Termination reasons; release notes 10.1.0.9 (rusage keywords)",
-        tried=NOT_RUN,
         submit=_lsf_submit,
         number=r"Job <(\d+)>",
-        asks=(Ask(line=lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], read=_bjobs),),
+        asks=(Ask(lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], _bjobs),),
         unknown=("is not found", "No matching job found"),
         cancel=("bkill",),
     ),
     "fujitsu": System(
         title="Fujitsu Technical Computing Suite (A64FX)",
-        source="pjsub(1), pjstat(1), pjdel(1); Job Operation Software End-user's Guide, PJM codes",
-        tried=NOT_RUN,
         submit=_fujitsu_submit,
         number=r"[Jj]ob (\d+) submitted",
         asks=(
-            Ask(line=lambda ids: ["pjstat", *FUJITSU_FIELDS, *ids], read=_pjstat),
-            Ask(line=lambda ids: ["pjstat", "-H", "day=7", *FUJITSU_FIELDS, *ids], read=_pjstat),
+            Ask(lambda ids: ["pjstat", *FUJITSU_FIELDS, *ids], _pjstat),
+            Ask(lambda ids: ["pjstat", "-H", "day=7", *FUJITSU_FIELDS, *ids], _pjstat),
         ),
         unknown=("does not exist",),
         cancel=("pjdel",),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dithc import extensions
 from dithc.config import datasets
-from dithc.doctor.finding import Finding
+from dithc.doctor.finding import Finding, Level
 from dithc.hardware import Machine
 from dithc.log import UserError
 
@@ -30,8 +30,7 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
                     faults.append(" ".join(str(error).split()))
     if not lines:
         return []
+    fix = "correct or uninstall these packages; configurations that do not name them are unaffected" if faults else ""
+    level: Level = "warn" if faults else "ok"
     facts = {"extensions": lines, "faults": faults}
-    if not faults:
-        return [Finding(level="ok", topic="extensions", text="\n".join(lines), facts=facts)]
-    fix = "correct or uninstall these packages; configurations that do not name them are unaffected"
-    return [Finding(level="warn", topic="extensions", text="\n".join([*faults, *lines]), fix=fix, facts=facts)]
+    return [Finding(level, "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]

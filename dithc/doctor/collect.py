@@ -40,23 +40,16 @@ def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[
     except UserError as error:  # the description is invalid; the checks inspect the machine itself
         here = discover(described=False)
         fix = "correct the file in DITHC_MACHINE, or unset it"
-        findings.append(Finding(level="bad", topic="described machine", text=str(error), fix=fix))
+        findings.append(Finding("bad", "described machine", str(error), fix=fix))
     for check in checks:
         try:
             findings += check(here, folder)
         except Exception as error:
-            findings.append(
-                Finding(
-                    level="warn",
-                    topic=check.__name__.replace("_", " "),
-                    text=f"this check failed: {error!r}",
-                    fix="report it, with this output",
-                )
-            )
+            topic, text = check.__name__.replace("_", " "), f"this check failed: {error!r}"
+            findings.append(Finding("warn", topic, text, fix="report it, with this output"))
     return findings
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the worst level among the findings."""
     levels = {finding.level for finding in findings}
     return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"

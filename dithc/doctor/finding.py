@@ -1,27 +1,23 @@
 """Finding of the doctor."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 Level = Literal["ok", "warn", "bad"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
-    """Result of a check.
+    """Result of a check. `warn`: a part is defective or slow; `bad`: work will fail or be wrong.
 
-    Attributes:
-        level: ok; warn, a part is defective or slow; bad, work will fail or be wrong.
-        topic: a word or two.
-        text: result, one or several lines.
-        details: further lines for `--verbose`.
-        fix: imperative; empty without a problem.
-        facts: the same for programs, as JSON values.
+    `details` are further lines for `--verbose`, `facts` the text as JSON values for programs. `fix` is an imperative.
     """
 
     level: Level
     topic: str
     text: str
+    _: KW_ONLY
     details: str = ""
     fix: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)

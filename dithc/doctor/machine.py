@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from dithc.comm import launch
-from dithc.doctor.finding import Finding
+from dithc.doctor.finding import Finding, Level
 from dithc.hardware import CorePlan, Machine, plan
 from dithc.pages import available_bytes
 
@@ -20,43 +20,30 @@ LEAST_SHARED_BYTES = 256 * MIB
 
 def processor(machine: Machine, _: Path) -> list[Finding]:
     """Describe the machine, and report a quota or mask that restricts it."""
-    findings = [Finding(level="ok", topic="machine", text=machine.describe(), facts=machine.to_dict())]
+    findings = [Finding("ok", "machine", machine.describe(), facts=asdict(machine))]
     quota, allowed = machine.limits.cpu_quota, len(machine.limits.allowed_cpus)
     if quota is not None and quota < allowed:
-        findings.append(
-            Finding(
-                level="warn",
-                topic="CPU quota",
-                text=f"the control group allows {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads are "
-                "throttled",
-                fix="assign CPUs to the container (cpuset), or request all used CPUs from the batch system",
-            )
-        )
+        text = f"the control group allows {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads are throttled"
+        fix = "assign CPUs to the container (cpuset), or request all used CPUs from the batch system"
+        findings.append(Finding("warn", "CPU quota", text, fix=fix))
     return findings
 
 
 def core_plan(machine: Machine, _: Path) -> list[Finding]:
     """Return the cores of one rank per die, with reasons; for a described machine also with all its CPUs."""
     found = plan_of_dies(machine)
-    findings = [Finding(level="ok", topic="core plan", text=_plan_text(found), facts=found.to_dict())]
+    findings = [Finding("ok", "core plan", _plan_text(found), facts=asdict(found))]
     if machine.described_by:
         every_cpu = tuple(sorted(cpu for core in machine.cores for cpu in core.cpus))
         limits = replace(machine.limits, allowed_cpus=every_cpu, cpu_quota=None)
         whole = plan_of_dies(replace(machine, limits=limits))
-        findings.append(
-            Finding(
-                level="warn",
-                topic="described machine",
-                text=f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}",
-                fix="unset DITHC_MACHINE, except for tests",
-                facts=whole.to_dict(),
-            )
-        )
+        text = f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}"
+        fix = "unset DITHC_MACHINE, except for tests"
+        findings.append(Finding("warn", "described machine", text, fix=fix, facts=asdict(whole)))
     return findings
 
 
 def plan_of_dies(machine: Machine) -> CorePlan:
-    """Plan one rank per die with a usable core."""
     return plan(machine, ranks_per_node=max(1, len({core.die for core in machine.visible_cores})))
 
 
@@ -64,10 +51,9 @@ def _plan_text(core_plan: CorePlan) -> str:
     lines = []
     for rank in core_plan.ranks:
         sizes = "+".join(str(len(cluster)) for cluster in rank.clusters)
-        purposes = dict.fromkeys(purpose for purpose, _ in rank.reserved)
         reserved = "".join(
-            f", {wanted} on core {' '.join(str(core) for purpose, core in rank.reserved if purpose == wanted)}"
-            for wanted in purposes
+            f", {purpose} on core {' '.join(str(core) for wanted, core in rank.reserved if wanted == purpose)}"
+            for purpose in dict(rank.reserved)
         )
         lines.append(
             f"rank {rank.rank}: {rank.num_threads} compute thread(s), cores {rank.cores[0]}-{rank.cores[-1]}"
@@ -77,81 +63,61 @@ def _plan_text(core_plan: CorePlan) -> str:
 
 
 def memory(machine: Machine, _: Path) -> list[Finding]:
-    """Report available memory and memory tiers."""
     available = available_bytes()
     if available is None:
-        return [Finding(level="warn", topic="memory", text="available memory is unknown", fix="mount /proc")]
+        return [Finding("warn", "memory", "available memory is unknown", fix="mount /proc")]
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
     facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
     if available < LEAST_MEMORY_BYTES:
         fix = "end other programs, or request more memory (limits of the container or job apply)"
-        return [Finding(level="bad", topic="memory", text=text, fix=fix, facts=facts)]
+        return [Finding("bad", "memory", text, fix=fix, facts=facts)]
     if available < COMFORTABLE_MEMORY_BYTES:
         fix = "use small batches, or activation recomputation"
-        return [Finding(level="warn", topic="memory", text=text, fix=fix, facts=facts)]
-    return [Finding(level="ok", topic="memory", text=text, facts=facts)]
+        return [Finding("warn", "memory", text, fix=fix, facts=facts)]
+    return [Finding("ok", "memory", text, facts=facts)]
 
 
 def huge_pages(machine: Machine, _: Path) -> list[Finding]:
     """Report whether large tensors can use huge pages, and whether reserved pages are on all nodes with CPUs."""
-    mode = machine.huge_pages.transparent
-    facts = asdict(machine.huge_pages)
-    uneven = _uneven_pools(machine)
-    if mode in ("always", "madvise"):
-        hint = "" if mode == "always" else ": set THP_MEM_ALLOC_ENABLE=1 for torch to request them"
-        return [
-            Finding(level="ok", topic="huge pages", text=f"transparent huge pages: {mode}{hint}", facts=facts),
-            *uneven,
-        ]
-    return [
-        *uneven,
-        Finding(
-            level="warn",
-            topic="huge pages",
-            text=f"transparent huge pages: {mode}; large tensors cause more TLB misses",
-            fix="ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
-            facts=facts,
-        ),
-    ]
-
-
-def _uneven_pools(machine: Machine) -> list[Finding]:
-    """Report huge pages that are reserved on only some of the nodes with CPUs."""
+    mode, facts = machine.huge_pages.transparent, asdict(machine.huge_pages)
+    text, fix = f"transparent huge pages: {mode}", ""
+    if mode == "madvise":
+        text += ": set THP_MEM_ALLOC_ENABLE=1 for torch to request them"
+    elif mode != "always":
+        text += "; large tensors cause more TLB misses"
+        fix = "ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"
+    findings = [Finding("warn" if fix else "ok", "huge pages", text, fix=fix, facts=facts)]
     reserved = {
         node.index: sum(size * pages for size, pages, _ in node.huge_page_pools) for node in machine.nodes if node.cpus
     }
     without = [node for node, size in reserved.items() if not size]
-    if not without or len(without) == len(reserved):
-        return []
-    text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
-    fix = "reserve the same number on each node: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
-    return [Finding(level="warn", topic="reserved pages", text=text, fix=fix, facts={"bytes_by_node": reserved})]
+    if 0 < len(without) < len(reserved):
+        text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
+        fix = "reserve the same number on each node: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
+        findings.append(Finding("warn", "reserved pages", text, fix=fix, facts={"bytes_by_node": reserved}))
+    return findings
 
 
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[Finding]:
     """Check the free space for results, and for shared memory of the ranks of a node."""
     free = shutil.disk_usage(folder).free
     text, facts = f"{free / GIB:.1f} GiB free in {folder.resolve()}", {"free_bytes": free}
-    findings: list[Finding]
     if free < LEAST_DISK_BYTES:
         fix = "free space, or work in another folder: a full disk ends a run"
-        findings = [Finding(level="bad", topic="disk", text=text, fix=fix, facts=facts)]
+        findings = [Finding("bad", "disk", text, fix=fix, facts=facts)]
     elif free < COMFORTABLE_DISK_BYTES:
         fix = "free space before training large models; this is enough for the demo"
-        findings = [Finding(level="warn", topic="disk", text=text, fix=fix, facts=facts)]
+        findings = [Finding("warn", "disk", text, fix=fix, facts=facts)]
     else:
-        findings = [Finding(level="ok", topic="disk", text=text, facts=facts)]
+        findings = [Finding("ok", "disk", text, facts=facts)]
     room = launch.room(shared)[1]
     if room < LEAST_SHARED_BYTES:
-        findings.append(
-            Finding(
-                level="warn" if room >= 2 * launch.RANK_BYTES else "bad",
-                topic="shared memory",
-                text=f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch.RANK_BYTES / MIB:.1f} MiB per rank, "
-                f"fast communication {launch.FAST_RANK_BYTES / MIB:.0f} MiB",
-                fix="start the container with more shared memory (docker: --shm-size=1g)",
-                facts={"free_bytes": room},
-            )
+        level: Level = "warn" if room >= 2 * launch.RANK_BYTES else "bad"
+        text = (
+            f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch.RANK_BYTES / MIB:.1f} MiB per rank, "
+            f"fast communication {launch.FAST_RANK_BYTES / MIB:.0f} MiB"
         )
+        fix = "start the container with more shared memory (docker: --shm-size=1g)"
+        findings.append(Finding(level, "shared memory", text, fix=fix, facts={"free_bytes": room}))
     return findings

@@ -14,12 +14,7 @@ from dithc.runs import atomic_write
 
 
 def probe_node(out: Path, *, token: Path | None) -> None:
-    """Connect the started ranks and write the facts of each rank.
-
-    Args:
-        out: JSON file that rank 0 writes, a list with one mapping per rank.
-        token: file written by the login node; its content is part of the facts.
-    """
+    """Connect the started ranks; rank 0 writes a JSON list with the facts of each, with the login node's token."""
     with connect(None) as group:
         group.barrier()
         seen = group.gather_objects(_seen(token) | {"rank": group.rank, "node": group.node, "size": group.size})
@@ -30,12 +25,11 @@ def probe_node(out: Path, *, token: Path | None) -> None:
 
 def _seen(token: Path | None) -> dict[str, Any]:
     machine = discover()
-    cores = machine.visible_cores
     return {
         "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "time": time.time(),
         "cpus": len(machine.limits.allowed_cpus),
-        "cores": len(cores),
+        "cores": len(machine.visible_cores),
         "all_cores": len(machine.cores),
         "dies": len({core.die for core in machine.cores}) or 1,
         "clusters": len({core.cluster for core in machine.cores}) or 1,

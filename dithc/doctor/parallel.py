@@ -2,17 +2,15 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from dithc.cluster import site
 from dithc.comm import launch
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
 from dithc.log import UserError
-
-ACCOUNTING_LIMIT_SECONDS = 20
 
 
 def mpi(_: Machine, __: Path) -> list[Finding]:
@@ -25,35 +23,33 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
     if not (names := launch.left_over(os.environ)):
         return findings
     if (started := launch.started_by(os.environ)) is not None and started.size != 1:
-        text = (
-            f"{started.launcher} started this process with {', '.join(names)}: each command here connects to its ranks"
-        )
+        by = started.launcher
+        text = f"{by} started this process with {', '.join(names)}: each command here connects to its ranks"
         fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {launch.UNSET}"
-        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts={"left_over": names})]
+        return [Finding("warn", "MPI", text, fix=fix, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
-    return [*findings, Finding(level="ok", topic="MPI", text=text, fix=launch.UNSET, facts={"left_over": names})]
+    return [*findings, Finding("ok", "MPI", text, fix=launch.UNSET, facts={"left_over": names})]
 
 
 def judge_mpi(facts: dict[str, str], mpiexec: launch.MpiExec | None) -> list[Finding]:
-    """Check whether library and launcher belong together."""
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
         text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
         fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
-        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=facts)]
+        return [Finding("warn", "MPI", text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
-    everything: dict[str, str | None] = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
+    everything = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
         fix = "start several ranks with srun, or install an MPI with its launcher"
-        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
+        return [Finding("warn", "MPI", text, fix=fix, facts=everything)]
     if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
         fix = "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI"
-        return [Finding(level="bad", topic="MPI", text=text, fix=fix, facts=everything)]
+        return [Finding("bad", "MPI", text, fix=fix, facts=everything)]
     if facts["thread_level"] != "multiple":
         fix = "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
-        return [Finding(level="warn", topic="MPI", text=text, fix=fix, facts=everything)]
-    return [Finding(level="ok", topic="MPI", text=text, facts=everything)]
+        return [Finding("warn", "MPI", text, fix=fix, facts=everything)]
+    return [Finding("ok", "MPI", text, facts=everything)]
 
 
 def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
@@ -76,29 +72,17 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
         fix = "pass `-c` to srun too: since Slurm 22.05 a step does not inherit it from the job"
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"
-        fix = "ask the administrator for the task/cgroup plugin with ConstrainCores, or start with `srun "
-        "--cpu-bind=cores`"
-    return [Finding(level="warn" if fix else "ok", topic="Slurm job", text=text, fix=fix, facts=facts)]
+        fix = "ask the administrator for task/cgroup with ConstrainCores, or start with `srun --cpu-bind=cores`"
+    return [Finding("warn" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
 
 
 def slurm(_: Machine, __: Path) -> list[Finding]:
-    """Check for Slurm and its accounting."""
     if not shutil.which("sbatch") or not shutil.which("srun"):
-        return [
-            Finding(level="ok", topic="Slurm", text="no sbatch and srun here: the Slurm profile is for another machine")
-        ]
-    accounting = _accounting_works()
+        return [Finding("ok", "Slurm", "no sbatch and srun here: the Slurm profile is for another machine")]
+    accounting = site.accounting_replies()
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
     fix = "run `dithc doctor --write-profile NAME` to write a profile, `--profile NAME` to test it by jobs"
     if accounting:
-        return [Finding(level="ok", topic="Slurm", text=f"{text}; {fix}", facts={"accounting": True})]
+        return [Finding("ok", "Slurm", f"{text}; {fix}", facts={"accounting": True})]
     text += ": with a profile that uses sacct, the workflow would wait forever for finished jobs"
-    return [Finding(level="warn", topic="Slurm", text=text, fix=fix, facts={"accounting": False})]
-
-
-def _accounting_works() -> bool:
-    try:
-        line = ["sacct", "-n", "-X", "--starttime", "now"]
-        return subprocess.run(line, capture_output=True, timeout=ACCOUNTING_LIMIT_SECONDS).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    return [Finding("warn", "Slurm", text, fix=fix, facts={"accounting": False})]

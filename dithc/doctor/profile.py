@@ -13,24 +13,17 @@ from dithc.log import logger, problem
 from dithc.runs import outputs
 
 PROFILES = Path("profiles")
-TRIAL_SECONDS = 120.0
-TRIAL_MINUTES = 5
-LEAST_JOB_AGE_SECONDS = (
-    120  # finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them
-)
+TRIAL_SECONDS, TRIAL_MINUTES = 120.0, 5
+RESERVED_NAMES = {"default", "local", "generic", "slurm", "machines"}
+# Finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them.
+LEAST_JOB_AGE_SECONDS = 120
 GROUPED = 8  # maximum number of datasets that one job prepares
 log = logger("dithc.doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Written profile.
-
-    Attributes:
-        path: its configuration file.
-        link: link in the working folder; None if another file has that name.
-        notes: choices and reasons, one sentence each.
-    """
+    """Written profile. `link` in the working folder is None if another file has that name; `notes` give reasons."""
 
     path: Path
     link: Path | None
@@ -42,24 +35,13 @@ def write_profile(
 ) -> Written:
     """Write `profiles/<name>/config.yaml`, and a link `<name>` in the working folder for `--profile <name>`.
 
-    Args:
-        name: name of the profile.
-        here: result of `probe_site`.
-        partition: partition to use; None selects the default.
-        nodes: nodes per training run.
-        account: account to charge; None selects the user's default.
+    `partition` and `account` are the user's defaults if None; `nodes` are those of a training run.
 
     Raises:
         UserError: the name is taken, or the partition does not exist or is down.
     """
     folder = PROFILES / name
-    if not name.replace("-", "").replace("_", "").isalnum() or name in (
-        "default",
-        "local",
-        "generic",
-        "slurm",
-        "machines",
-    ):
+    if not name.replace("-", "").replace("_", "").isalnum() or name in RESERVED_NAMES:
         raise problem(
             "name of the profile",
             got=name,
@@ -68,11 +50,11 @@ def write_profile(
         )
     chosen = here.partition(partition)
     if chosen is None or not chosen.kinds:
+        visible = ", ".join(one.name for one in here.partitions if one.kinds)
         raise problem(
             "partition of Slurm",
             got=partition or "no default partition that is up",
-            expected="one of "
-            f"{', '.join(one.name for one in here.partitions if one.kinds) or 'none: none is visible to this user'}",
+            expected=f"one of {visible or 'none: none is visible to this user'}",
             fix="pass --partition",
         )
     if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
@@ -94,26 +76,15 @@ def profile_text(
 ) -> tuple[str, list[str]]:
     """Return the profile as YAML, and its choices with reasons."""
     cpus = min(kind.cpus for kind in partition.kinds)
-    memory = min(
-        [kind.memory_mb for kind in partition.kinds] + ([partition.max_memory_mb] if partition.max_memory_mb else [])
-    )
+    memory = min(filter(None, [*(kind.memory_mb for kind in partition.kinds), partition.max_memory_mb]))
     ranks = dies if cpus % dies == 0 else 1
-    machine: dict[str, Any] = {
-        "launcher": "srun",
-        "scheduler": "slurm",
-        "nodes": nodes,
-        "ranks_per_node": ranks,
-        "cpus_per_rank": cpus // ranks,
-        "node_cores": cpus,
-        "node_memory_mb": memory,
-        "walltime": True,
-    }
-    machine |= {"max_minutes": partition.max_minutes} if partition.max_minutes else {}
+    machine: dict[str, Any] = {"launcher": "srun", "scheduler": "slurm", "nodes": nodes}
+    machine |= {"ranks_per_node": ranks, "cpus_per_rank": cpus // ranks, "node_cores": cpus, "node_memory_mb": memory}
+    machine |= {"walltime": True} | ({"max_minutes": partition.max_minutes} if partition.max_minutes else {})
+    count = sum(len(kind.names) for kind in partition.kinds)
+    limit = f"{partition.max_minutes} minutes" if partition.max_minutes else "without limit"
     notes = [
-        f"partition {partition.name}: {sum(len(kind.names) for kind in partition.kinds)} node(s), at least {cpus} "
-        "CPUs and "
-        f"{memory} MB each; jobs may run "
-        f"{f'{partition.max_minutes} minutes' if partition.max_minutes else 'without limit'}",
+        f"partition {partition.name}: {count} node(s), at least {cpus} CPUs and {memory} MB each; jobs may run {limit}",
         f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
     ]
     notes += ["nodes differ: using the sizes of the smallest"] if len(partition.kinds) > 1 else []
@@ -121,11 +92,9 @@ def profile_text(
     followed = "squeue" if by_squeue else "sacct"
     kept, books = f"{here.min_job_age_seconds} s in the queue", "accounting" if here.accounting else "no accounting"
     notes += [f"jobs are polled by {followed}: finished jobs stay {kept}, and there is {books}"]
-    notes += (
-        []
-        if here.job_requeue
-        else ["this Slurm does not requeue jobs automatically (JobRequeue=0); dithc's jobs request it"]
-    )
+    if not here.job_requeue:
+        notes.append("this Slurm does not requeue jobs automatically (JobRequeue=0); dithc's jobs request it")
+    flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in machine.items())
     lines = [
         f"# Slurm {here.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, edit "
         "as needed.",
@@ -133,8 +102,7 @@ def profile_text(
         "executor: slurm",
         "jobs: 64",
         "latency-wait: 60",
-        "# A job returns to the queue if it is preempted, its node fails, or it stopped before its walltime. A job "
-        "that",
+        "# A job returns to the queue if it is preempted, its node fails, or it stopped before its walltime. A job that",
         "# failed permanently is never rerun.",
         "slurm-requeue: true",
         "slurm-keep-successful-logs: true",
@@ -150,36 +118,23 @@ def profile_text(
         *([f"  slurm_account: {json.dumps(account)}"] if account else []),
         "  slurm_extra: \"'--open-mode=append'\"",
         "config:",
-        f"  - {json.dumps('machine=' + _flow(machine))}",
+        f"  - {json.dumps(f'machine={{{flow}}}')}",
     ]
     return "\n".join(lines) + "\n", notes
-
-
-def _flow(values: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in values.items()) + "}"
 
 
 def _dies(partition: site.Partition, account: str | None) -> tuple[int, str]:
     """Return the dies of a node of the partition, from a job on it or from Slurm's configuration, and the reason."""
     kind = next((kind for kind in partition.kinds if kind.is_up), partition.kinds[0])
     told = kind.sockets if 1 <= kind.sockets < kind.cpus else 1
-    if not any(one.is_up for one in partition.kinds):
-        return (
-            told,
-            f"no node of {partition.name} accepts jobs now: {told} rank(s) per node, from the sockets in Slurm's "
-            "configuration",
-        )
-    seen, why = try_ranks(
-        partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=kind.names[0], account=account, launcher="none"
-    )
-    if seen:
-        return int(
-            seen[0]["dies"]
-        ), f"node {kind.names[0]} has {seen[0]['dies']} die(s): {seen[0]['machine'].splitlines()[0]}"
-    return (
-        told,
-        f"a job on {kind.names[0]} failed ({why}): {told} rank(s) per node, from the sockets in Slurm's configuration",
-    )
+    how = f"{told} rank(s) per node, from the sockets in Slurm's configuration"
+    if not kind.is_up:
+        return told, f"no node of {partition.name} accepts jobs now: {how}"
+    node = kind.names[0]
+    seen, why = try_ranks(partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=node, account=account, launcher="none")
+    if not seen:
+        return told, f"a job on {node} failed ({why}): {how}"
+    return int(seen[0]["dies"]), f"node {node} has {seen[0]['dies']} die(s): {seen[0]['machine'].splitlines()[0]}"
 
 
 def try_ranks(
@@ -192,12 +147,8 @@ def try_ranks(
     srun_mpi: str = "auto",
     node: str | None = None,
     account: str | None = None,
-    extra: str = "",
-    wait_seconds: float = TRIAL_SECONDS,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Start ranks by a job, like a training run, and return the facts of each (`node_probe`), or the reason of a
-    failure.
-    """
+    """Start ranks by a job, like a training run; return the facts of each (`node_probe`), or the reason of a failure."""
     dithc = Path(sys.executable).parent / "dithc"
     with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as made:
         folder = Path(made)
@@ -208,20 +159,15 @@ def try_ranks(
             f"{srun_mpi} -- {dithc} doctor --probe-node {out} --token {token}"
         )
         per_node = max(1, ranks // nodes)
-        options = [
-            f"--partition={partition}",
-            f"--nodes={nodes}",
-            f"--ntasks-per-node={per_node}",
-            f"--cpus-per-task={cpus}",
-        ]
+        options = [f"--partition={partition}", f"--nodes={nodes}"]
+        options += [f"--ntasks-per-node={per_node}", f"--cpus-per-task={cpus}"]
         options += [f"--time={TRIAL_MINUTES}", f"--mem={1000 * per_node}", "--job-name=dithc-trial"]
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
-        options += extra.split()
         log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
-        trial = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=wait_seconds)
-        if not trial.came:
-            return [], f"{trial.why}{'; it printed: ' if trial.log else ''}{trial.log}"
+        why = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
+        if why is not None:
+            return [], why
         seen = json.loads(out.read_text())
         return [row | {"token_seen": row["token"] == str(os.getpid())} for row in seen], ""
 

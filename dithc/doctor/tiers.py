@@ -1,7 +1,7 @@
 """Check of the memory tiers of a training run in one process, without budget and file tier."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dithc.doctor.finding import Finding
 from dithc.hardware import Machine
@@ -18,28 +18,16 @@ def memory_tiers(machine: Machine, _: Path) -> list[Finding]:
         tiers = Tiers(specs_of(machine))
     except UserError as error:
         fix = "reinstall the package; see the cause in topic `kernels`"
-        return [Finding(level="warn", topic="memory tiers", text=str(error).splitlines()[0], fix=fix)]
-    facts = {
-        tier.spec.name: {
-            "kind": tier.spec.kind,
-            "nodes": tier.spec.nodes,
-            "bytes": tier.spec.budget_bytes or sizes.get(tier.spec.name),
-            "pages": tier.huge_pages,
-            "copy_bytes_per_second": tier.copy_bytes_per_second,
-        }
-        for tier in tiers
-    }
+        return [Finding("warn", "memory tiers", str(error).splitlines()[0], fix=fix)]
+    facts, lines = dict[str, dict[str, Any]](), list[str]()
+    for tier in tiers:
+        name, nodes, rate = tier.spec.name, tier.spec.nodes, tier.copy_bytes_per_second
+        size = tier.spec.budget_bytes or sizes.get(name)
+        pages = {"pages": tier.huge_pages, "copy_bytes_per_second": rate}
+        facts[name] = {"kind": tier.spec.kind, "nodes": nodes, "bytes": size, **pages}
+        size_text = f"{size / GIB:.1f} GiB" if size else "of unknown size"
+        where = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
+        kind = "no" if tier.huge_pages == "none" else tier.huge_pages
+        lines.append(f"{name} {size_text}{where}, {kind} huge pages, copies at {rate / GIGA:.1f} GB/s")
     tiers.close()
-    return [
-        Finding(level="ok", topic="memory tiers", text="; ".join(_line(n, f) for n, f in facts.items()), facts=facts)
-    ]
-
-
-def _line(name: str, fact: Mapping[str, object]) -> str:
-    size, rate, nodes = fact["bytes"], fact["copy_bytes_per_second"], fact["nodes"]
-    assert isinstance(rate, float)
-    assert isinstance(nodes, tuple)
-    size_text = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "of unknown size"
-    where = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
-    pages = "no huge pages" if fact["pages"] == "none" else f"{fact['pages']} huge pages"
-    return f"{name} {size_text}{where}, {pages}, copies at {rate / GIGA:.1f} GB/s"
+    return [Finding("ok", "memory tiers", "; ".join(lines), facts=facts)]

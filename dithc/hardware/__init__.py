@@ -1,8 +1,6 @@
-"""Description of the machine: sockets, dies, core clusters, cores, caches, memory nodes and tiers, and limits on this
-process.
+"""Description of the machine: sockets, dies, core clusters, cores, caches, memory, and limits on this process.
 
-Purpose: threads, ranks and placement depend on the actual topology, and on the limits of the container, the batch
-system or `taskset`.
+Purpose: threads, ranks and placement depend on the topology, and on limits of the container, batch system or `taskset`.
 
 Contents: `discover` reads the machine, `plan` assigns cores to ranks, `placement` binds and verifies them. A core
 cluster is, by rule: a NUMA node with CPUs if a die has several of them; else the cores sharing an L3 cache; else the

@@ -28,18 +28,11 @@ def compact_cores(cores: Sequence[tuple[int, ...]]) -> str:
 
 
 def expand_cores(text: str | int) -> tuple[tuple[int, ...], ...]:
-    """Parse the output of `compact_cores`. A single number is one core.
-
-    Raises:
-        ValueError: the form is different, or runs joined by `+` differ in length.
-        TypeError: the value is neither text nor number.
-    """
-    if isinstance(text, bool) or not isinstance(text, str | int):
-        raise TypeError
+    """Parse the output of `compact_cores`. A single number is one core. ValueError if the form is different."""
     cores: list[tuple[int, ...]] = []
     for part in str(text).split(","):
         threads = [parse_cpu_list(run) for run in part.split("+")]
         if not all(threads):
-            raise ValueError
+            raise ValueError("a list of cores is empty")
         cores += zip(*threads, strict=True)
     return tuple(cores)

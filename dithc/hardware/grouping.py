@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from dithc.hardware.machine import Cluster, Core, Node
 
-# On this processor a ring places two core memory groups nearer to each other than to the other two, but all are one
-# die.
+# On this processor a ring places two core memory groups nearer to each other than to the other two, but all are one die.
 ONE_DIE_PER_SOCKET = ("Arm implementer 0x46 part 0x001",)
 
 WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reported)"
@@ -14,17 +13,10 @@ WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reporte
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Location of a logical CPU, with the keys for grouping; None if the kernel does not report it.
+    """Location of a logical CPU; None if the kernel does not report a key.
 
-    Attributes:
-        socket: package.
-        die: number of the die inside its package.
-        siblings: logical CPUs of its core.
-        node: NUMA node.
-        l3: logical CPUs that share its L3 cache.
-        l2: logical CPUs that share its L2 cache.
-        neighbours: logical CPUs of its cluster in the kernel's topology.
-        slower: marked by the kernel as an efficiency core.
+    The die is numbered inside its package. `siblings`, `l3`, `l2` and `neighbours` are the logical CPUs of its core, of its
+    caches and of its cluster in the kernel's topology. `slower` marks an efficiency core.
     """
 
     socket: int
@@ -39,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Cores and core clusters in order, the number of dies, and the rules of the grouping."""
+    """Cores and core clusters in order, and the rules of the grouping."""
 
     cores: tuple[Core, ...]
     clusters: tuple[Cluster, ...]
@@ -63,24 +55,10 @@ def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str
             first_core = len(cores)
             for siblings in sorted({tuple(c for c in members[cpu].siblings if c in members) or (cpu,) for cpu in cpus}):
                 place = members[siblings[0]]
-                cores.append(
-                    Core(
-                        index=len(cores),
-                        cpus=siblings,
-                        cluster=len(clusters),
-                        die=die_index,
-                        socket=place.socket,
-                        node=place.node,
-                    )
-                )
-            clusters.append(
-                Cluster(
-                    index=len(clusters),
-                    die=die_index,
-                    node=members[cpus[0]].node,
-                    cores=tuple(range(first_core, len(cores))),
-                )
-            )
+                where = {"cluster": len(clusters), "die": die_index, "socket": place.socket}
+                cores.append(Core(index=len(cores), cpus=siblings, node=place.node, **where))
+            indices, node = tuple(range(first_core, len(cores))), members[cpus[0]].node
+            clusters.append(Cluster(index=len(clusters), die=die_index, node=node, cores=indices))
     return Topology(
         cores=tuple(cores),
         clusters=tuple(clusters),
@@ -133,12 +111,8 @@ def _dies_by_distance(places: Mapping[int, Place], nodes: Sequence[Node]) -> dic
         near = min(others, default=0)
         groups = {tuple(two for two in members if one == two or rows[one][position[two]] <= near) for one in members}
         apart = sum(map(len, groups)) == len(members)
-        if (
-            not apart
-            or len(groups) < 2
-            or len({len(nodes_of_die) for nodes_of_die in groups}) > 1
-            or len(min(groups)) < 2
-        ):
+        sizes = {len(nodes_of_die) for nodes_of_die in groups}
+        if not apart or len(groups) < 2 or len(sizes) > 1 or min(sizes) < 2:
             return {}
         found |= {node: die for die, nodes_of_die in enumerate(sorted(groups)) for node in nodes_of_die}
     return found

@@ -1,63 +1,16 @@
 """Limits on this process: its CPU mask, and the CPU and memory limits of its control groups."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 # A v1 group without a memory limit reports a number near 2**63, far above any real memory.
 UNLIMITED_BYTES = 1 << 60
 KIB = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits on this process.
-
-    Attributes:
-        allowed_cpus: online logical CPUs in the affinity mask (which cpusets and `taskset` set), sorted.
-        cpu_quota: CPU time that the control group allows, in CPUs; None if unlimited.
-        memory_limit_bytes: smallest control-group limit; None if unlimited.
-        memory_available_bytes: memory left before the machine or the group runs out; None if unknown.
-    """
-
-    allowed_cpus: tuple[int, ...]
-    cpu_quota: float | None
-    memory_limit_bytes: int | None
-    memory_available_bytes: int | None
-
-    @classmethod
-    def read(cls, root: Path = Path("/")) -> "Limits":
-        """Read the limits of this process from procfs and the control groups below `root`."""
-        available = _available_on_machine(root)
-        limit: int | None = None
-        for group in _groups(root, controller="memory"):
-            group_limit = _group_memory_limit(group)
-            if group_limit is None:
-                continue
-            limit = group_limit if limit is None else min(limit, group_limit)
-            left = max(0, group_limit - _group_memory_used(group))
-            available = left if available is None else min(available, left)
-        quotas = [quota for group in _groups(root, controller="cpu") if (quota := _group_cpu_quota(group)) is not None]
-        return cls(
-            allowed_cpus=_allowed_cpus(root),
-            cpu_quota=min(quotas, default=None),
-            memory_limit_bytes=limit,
-            memory_available_bytes=available,
-        )
-
-    @staticmethod
-    def out_of_memory_kills(root: Path = Path("/")) -> int:
-        """Count the processes that the system has killed so far because a control group of this process ran out of
-        memory.
-        """
-        texts = (
-            read_text(group / name)
-            for group in _groups(root, controller="memory")
-            for name in ("memory.events", "memory.oom_control")
-        )
-        lines = [line.split() for text in texts for line in (text or "").splitlines()]
-        return sum(int(words[1]) for words in lines if len(words) == 2 and words[0] == "oom_kill")
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -70,12 +23,72 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
+Count = Annotated[int, Field(strict=True, ge=0)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+Cpus = Annotated[tuple[int, ...], BeforeValidator(lambda value: parse_cpu_list(str(value)))]
+"""CPUs, in descriptions in the kernel's list format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits on this process; None if unlimited or unknown.
+
+    Attributes:
+        allowed_cpus: online logical CPUs in the affinity mask (which cpusets and `taskset` set), sorted.
+        cpu_quota: CPU time that the control group allows, in CPUs.
+        memory_limit_bytes: smallest control-group limit.
+        memory_available_bytes: memory left before the machine or the group runs out.
+    """
+
+    allowed_cpus: Cpus
+    cpu_quota: Positive | None = None
+    memory_limit_bytes: Count | None = None
+    memory_available_bytes: Count | None = None
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> "Limits":
+        """Read the limits of this process from procfs and the control groups below `root`."""
+        online = online_cpus(root)
+        allowed = mask_of(root / "proc/self/status", online=online) or online or tuple(range(os.cpu_count() or 1))
+        meminfo = (line.split() for line in (read_text(root / "proc/meminfo") or "").splitlines())
+        available = [int(words[1]) * KIB for words in meminfo if words[:1] == ["MemAvailable:"]]
+        limits = []
+        for group in _groups(root, controller="memory"):
+            if (limit := _group_memory_limit(group)) is not None:
+                limits.append(limit)
+                available.append(max(0, limit - _group_memory_used(group)))
+        quotas = [quota for group in _groups(root, controller="cpu") if (quota := _group_cpu_quota(group)) is not None]
+        return cls(
+            allowed_cpus=allowed,
+            cpu_quota=min(quotas, default=None),
+            memory_limit_bytes=min(limits, default=None),
+            memory_available_bytes=min(available, default=None),
+        )
+
+    @staticmethod
+    def out_of_memory_kills(root: Path = Path("/")) -> int:
+        """Count the processes that the system has killed because a control group of this process ran out of memory."""
+        texts = (
+            read_text(group / name)
+            for group in _groups(root, controller="memory")
+            for name in ("memory.events", "memory.oom_control")
+        )
+        lines = [line.split() for text in texts for line in (text or "").splitlines()]
+        return sum(int(words[1]) for words in lines if len(words) == 2 and words[0] == "oom_kill")
+
+
 def read_text(path: Path) -> str | None:
     """Return the text of a small file without surrounding space, or None if the kernel does not provide it."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
+
+
+def read_number(path: Path) -> int | None:
+    """Return the integer in a file, or None without a file; the kernel writes -1 for unknown values."""
+    text = read_text(path) or ""
+    return int(text) if text.isdigit() else None
 
 
 def online_cpus(root: Path) -> tuple[int, ...]:
@@ -93,18 +106,6 @@ def mask_of(status: Path, *, online: Collection[int]) -> tuple[int, ...]:
             cpus = parse_cpu_list(line.split(":", 1)[1])
             return tuple(sorted(set(cpus).intersection(online))) if online else cpus
     return ()
-
-
-def _allowed_cpus(root: Path) -> tuple[int, ...]:
-    online = online_cpus(root)
-    return mask_of(root / "proc/self/status", online=online) or online or tuple(range(os.cpu_count() or 1))
-
-
-def _available_on_machine(root: Path) -> int | None:
-    for line in (read_text(root / "proc/meminfo") or "").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * KIB
-    return None
 
 
 def _groups(root: Path, *, controller: str) -> Iterator[Path]:
@@ -138,33 +139,22 @@ def _mount(root: Path, *, controller: str | None) -> tuple[str, Path] | None:
     return None
 
 
-def _number(path: Path, *, accept: Callable[[int], bool]) -> int | None:
-    text = read_text(path)
-    return int(text) if text and text.lstrip("-").isdigit() and accept(int(text)) else None
-
-
 def _group_cpu_quota(group: Path) -> float | None:
     if version2 := read_text(group / "cpu.max"):
         quota, period = version2.split()
         return None if quota == "max" else int(quota) / int(period)
-    quota_us = _number(group / "cpu.cfs_quota_us", accept=lambda value: value > 0)
-    period_us = _number(group / "cpu.cfs_period_us", accept=lambda value: value > 0)
+    quota_us, period_us = (read_number(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     return quota_us / period_us if quota_us and period_us else None
 
 
 def _group_memory_limit(group: Path) -> int | None:
-    limits = [
-        _number(group / name, accept=lambda value: 0 < value < UNLIMITED_BYTES)
-        for name in ("memory.max", "memory.limit_in_bytes")
-    ]
-    return min((limit for limit in limits if limit is not None), default=None)
+    limits = (read_number(group / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return min((limit for limit in limits if limit and limit < UNLIMITED_BYTES), default=None)
 
 
 def _group_memory_used(group: Path) -> int:
     """Return the memory charged to the group, without the page cache that the kernel would drop under pressure."""
-    used = 0
-    for name in ("memory.current", "memory.usage_in_bytes"):
-        used = max(used, _number(group / name, accept=lambda value: value >= 0) or 0)
+    used = max(read_number(group / name) or 0 for name in ("memory.current", "memory.usage_in_bytes"))
     for line in (read_text(group / "memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key == "total_inactive_file" or (key == "inactive_file" and (group / "memory.current").exists()):

@@ -1,10 +1,12 @@
 """Description of one node, as immutable data and in a few lines of text."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from dithc.hardware.cpu_lists import compact_cpus
-from dithc.hardware.limits import Limits
+from dithc.hardware.limits import Count, Cpus, Limits, Positive
 
 GIB = 1 << 30
 GIGA = 1e9
@@ -40,25 +42,21 @@ class Node:
 
     Attributes:
         index: number in the kernel.
-        cpus: its logical CPUs, empty for memory only.
-        memory_bytes: its total memory.
         distances: the kernel's relative distances to every node, in the order of `Machine.nodes`; 10 to itself.
-        read_bandwidth: bytes per second for the nearest CPUs, from the firmware (HMAT); None if not specified.
-        write_bandwidth: the same for writing.
-        read_latency_ns: nanoseconds, as above.
-        write_latency_ns: the same for writing.
+        read_bandwidth, write_bandwidth: bytes per second for the nearest CPUs, from the firmware (HMAT).
+        read_latency_ns, write_latency_ns: latencies, from the same source; None if not specified.
         huge_page_pools: (page bytes, reserved pages, free pages) of this node.
     """
 
-    index: int
-    cpus: tuple[int, ...]
-    memory_bytes: int
-    distances: tuple[int, ...]
-    read_bandwidth: int | None = None
-    write_bandwidth: int | None = None
-    read_latency_ns: int | None = None
-    write_latency_ns: int | None = None
-    huge_page_pools: tuple[tuple[int, int, int], ...] = ()
+    index: Count
+    cpus: Cpus
+    memory_bytes: Count
+    distances: tuple[Count, ...]
+    read_bandwidth: Count | None = None
+    write_bandwidth: Count | None = None
+    read_latency_ns: Count | None = None
+    write_latency_ns: Count | None = None
+    huge_page_pools: tuple[tuple[Count, Count, Count], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +64,21 @@ class Tier:
     """Memory of one type; `nodes` are the kernel's numbers of its NUMA nodes, `reason` explains the type."""
 
     kind: TierKind
-    nodes: tuple[int, ...]
-    memory_bytes: int
-    reason: str
+    nodes: tuple[Count, ...]
+    memory_bytes: Count
+    reason: str = "as described"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
     """One type of cache of the machine, with its count and the number of logical CPUs that share one."""
 
-    level: int
+    level: Count
     kind: str
-    size_bytes: int
-    line_bytes: int
-    cpus_per_cache: int
-    count: int
+    size_bytes: Count
+    line_bytes: Count
+    cpus_per_cache: Count
+    count: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +86,12 @@ class HugePages:
     """Huge pages. `transparent`: always, madvise, never, absent; `pools`: (page bytes, reserved pages, free pages)."""
 
     transparent: str
-    pools: tuple[tuple[int, int, int], ...]
+    pools: tuple[tuple[Count, Count, Count], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core. Only
-    described.
+    """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core.
 
     Attributes:
         source: sources of the numbers.
@@ -106,42 +103,35 @@ class Network:
         core_bandwidth: bytes per second that one communication core exchanges with the network and sums.
         memory_bandwidth: bytes per second that one communication core copies or sums in shared memory of the node.
         memory_latency_ns: time until a write of one core is visible to another core of the node.
-        rank_memory_bandwidth: bytes per second that all cores of a rank copy in shared memory; None for the rate of one
-            core.
+        rank_memory_bandwidth: the same for all cores of a rank together; None for the rate of one core.
     """
 
     source: str
-    cards_per_node: int
-    bandwidth: float
-    latency_ns: int
-    overhead_ns: int
-    gap_ns: int
-    core_bandwidth: float
-    memory_bandwidth: float
-    memory_latency_ns: int
-    rank_memory_bandwidth: float | None = None
+    cards_per_node: Annotated[int, Field(strict=True, ge=1)]
+    bandwidth: Positive
+    latency_ns: Count
+    overhead_ns: Count
+    gap_ns: Count
+    core_bandwidth: Positive
+    memory_bandwidth: Positive
+    memory_latency_ns: Count
+    rank_memory_bandwidth: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """One node as reported by the operating system. Cores are ordered by socket, die, core cluster, first logical CPU.
 
+    Sockets, dies, cores and caches are counted if they have an online CPU.
+
     Attributes:
-        model_name: model of the processor.
         architecture: x86_64, aarch64.
         flags: instruction sets, in the kernel's notation.
-        num_sockets: packages with an online CPU.
-        num_dies: dies with an online CPU.
-        clusters: core clusters, in the order of their cores.
-        cluster_rule: rule for grouping cores.
-        cores: cores with an online CPU.
-        caches: caches of online CPUs.
+        cluster_rule, die_rule: rules for grouping cores and core clusters.
         nodes: NUMA nodes; empty if the kernel reports none.
         memory_bytes: total over all nodes.
-        huge_pages: huge pages of the machine.
         limits: limits on this process.
         tiers: types of memory, DDR first.
-        die_rule: rule for grouping core clusters.
         offline_cpus: logical CPUs that are present but offline.
         slower_cores: cores that the kernel marks as efficiency cores.
         described_by: file that replaces the present machine; empty for the machine itself.
@@ -174,39 +164,26 @@ class Machine:
         allowed = set(self.limits.allowed_cpus)
         return tuple(core for core in self.cores if allowed.intersection(core.cpus))
 
-    @property
-    def memory_only_nodes(self) -> tuple[Node, ...]:
-        """NUMA nodes with memory but without CPUs."""
-        return tuple(node for node in self.nodes if not node.cpus and node.memory_bytes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same facts as plain lists and numbers for JSON."""
-        return asdict(self)
-
     def describe(self) -> str:
-        """Describe the machine in a few lines of text."""
-        return _words(self)
-
-
-def _words(machine: Machine) -> str:
-    """Describe processor, topology, caches, memory and limits in one or two lines each."""
-    siblings = max((len(core.cpus) for core in machine.cores), default=1)
-    lines = [
-        f"{machine.model_name} ({machine.architecture})",
-        f"{machine.num_sockets} socket(s), {machine.num_dies} die(s), {len(machine.clusters)} cluster(s), "
-        f"{len(machine.cores)} core(s), {siblings} thread(s) per core",
-        f"clusters: {machine.cluster_rule}; dies: {machine.die_rule or 'unspecified'}",
-        f"caches: {_caches(machine)}",
-        f"memory: {machine.memory_bytes / GIB:.1f} GiB; {_nodes(machine)}",
-        *(_tiers(machine) if len(machine.tiers) > 1 else ()),
-        f"huge pages: transparent {machine.huge_pages.transparent}; {_pools(machine.huge_pages)}",
-        f"limits: {_limits(machine)}",
-    ]
-    if machine.slower_cores:
-        lines.append(f"{len(machine.slower_cores)} of the cores are efficiency cores, slower than the other cores")
-    if machine.described_by:
-        lines.insert(0, f"described by {machine.described_by}, which replaces the present machine")
-    return "\n".join(lines)
+        """Describe processor, topology, caches, memory and limits in one or two lines each."""
+        siblings = max((len(core.cpus) for core in self.cores), default=1)
+        lines = [
+            *([f"described by {self.described_by}, which replaces the present machine"] if self.described_by else []),
+            f"{self.model_name} ({self.architecture})",
+            f"{self.num_sockets} socket(s), {self.num_dies} die(s), {len(self.clusters)} cluster(s), "
+            f"{len(self.cores)} core(s), {siblings} thread(s) per core",
+            f"clusters: {self.cluster_rule}; dies: {self.die_rule or 'unspecified'}",
+            f"caches: {_caches(self)}",
+            f"memory: {self.memory_bytes / GIB:.1f} GiB; {_nodes(self)}",
+        ]
+        for tier in self.tiers if len(self.tiers) > 1 else ():
+            size, nodes = f"{tier.memory_bytes / GIB:.1f} GiB", compact_cpus(tier.nodes)
+            lines.append(f"tier {tier.kind}: {size} on node(s) {nodes}: {tier.reason}")
+        lines.append(f"huge pages: transparent {self.huge_pages.transparent}; {_pools(self.huge_pages)}")
+        lines.append(f"limits: {_limits(self)}")
+        if self.slower_cores:
+            lines.append(f"{len(self.slower_cores)} of the cores are efficiency cores, slower than the other cores")
+        return "\n".join(lines)
 
 
 def _caches(machine: Machine) -> str:
@@ -224,28 +201,17 @@ def _nodes(machine: Machine) -> str:
     if len(machine.nodes) > MANY_NODES:
         with_cpus = sum(bool(node.cpus) for node in machine.nodes)
         return f"{with_cpus} NUMA node(s) with CPUs, {len(machine.nodes) - with_cpus} with memory only"
-    return "; ".join(_node(node) for node in machine.nodes)
-
-
-def _node(node: Node) -> str:
-    text = f"node {node.index}: {node.memory_bytes / GIB:.1f} GiB"
-    text += f"{'' if node.cpus else ' (memory only)'}, distances {' '.join(map(str, node.distances))}"
-    return text if node.read_bandwidth is None else f"{text}, {node.read_bandwidth / GIGA:.0f} GB/s by HMAT"
-
-
-def _tiers(machine: Machine) -> list[str]:
-    return [
-        f"tier {tier.kind}: {tier.memory_bytes / GIB:.1f} GiB on node(s) {compact_cpus(tier.nodes)}: {tier.reason}"
-        for tier in machine.tiers
-    ]
+    texts = []
+    for node in machine.nodes:
+        text = f"node {node.index}: {node.memory_bytes / GIB:.1f} GiB{'' if node.cpus else ' (memory only)'}"
+        text += f", distances {' '.join(map(str, node.distances))}"
+        texts.append(text if node.read_bandwidth is None else f"{text}, {node.read_bandwidth / GIGA:.0f} GB/s by HMAT")
+    return "; ".join(texts)
 
 
 def _pools(huge_pages: HugePages) -> str:
-    parts = [
-        f"{reserved} of {size // 1024} KiB reserved, {free} free"
-        for size, reserved, free in huge_pages.pools
-        if reserved
-    ]
+    pools = (pool for pool in huge_pages.pools if pool[1])
+    parts = [f"{reserved} of {size // 1024} KiB reserved, {free} free" for size, reserved, free in pools]
     return ", ".join(parts) or "no pages reserved"
 
 

@@ -4,10 +4,10 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dithc.hardware.cpu_lists import compact_cpus
 from dithc.hardware.limits import mask_of, online_cpus, read_text
@@ -17,21 +17,14 @@ from dithc.log import logger
 
 log = logger(__name__)
 
-# proc(5) numbers the fields of /proc/.../stat from 1; field 39 is the last CPU. After the name, which may contain
-# spaces and parentheses, the fields continue with number 3.
-PROCESSOR_FIELD, FIRST_FIELD_AFTER_NAME = 39, 3
-
 Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one CPU", "shared with a rank"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadPlace:
-    """Thread of this process, with its allowed CPUs and its last CPU (None if the kernel does not report it)."""
-
     thread: int
     name: str
     allowed_cpus: tuple[int, ...]
-    last_cpu: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,29 +36,6 @@ class Difference:
     cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Planned and actual placement of a rank.
-
-    Attributes:
-        rank: rank within the node.
-        asked_cpus: CPUs of the plan; None if the plan leaves placement to the launcher and the system.
-        allowed_cpus: CPUs that the kernel allows for the first thread of the process.
-        threads: all threads of the process, by number.
-        differences: differences in the order of the checks; empty if all is as planned.
-    """
-
-    rank: int
-    asked_cpus: tuple[int, ...] | None
-    allowed_cpus: tuple[int, ...]
-    threads: tuple[ThreadPlace, ...]
-    differences: tuple[Difference, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain lists and numbers for JSON."""
-        return asdict(self)
-
-
 def apply(rank_plan: RankPlan) -> int:
     """Bind all threads to the planned CPUs unless they are placed already. Return the compute threads to start."""
     wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
@@ -73,9 +43,8 @@ def apply(rank_plan: RankPlan) -> int:
         return rank_plan.num_threads
     if not wanted <= current:
         log.warning(
-            "cores: the launcher allows CPUs %s, the plan needs %s; keeping the launcher's binding",
-            sorted(current),
-            sorted(wanted),
+            f"cores: the launcher allows CPUs {sorted(current)}, the plan needs {sorted(wanted)}; keeping the launcher's "
+            "binding"
         )
         return min(rank_plan.num_threads, len(current))
     rebind(None, wanted)
@@ -99,21 +68,19 @@ def verify(
     cores: Sequence[Core] = (),
     communication: Collection[int] = (),
     root: str | Path = "/",
-) -> Placement:
-    """Compare the plan with the CPUs of every thread of this process. Log a warning for each difference.
+) -> list[Difference]:
+    """Return and log as warnings the differences between the plan and the CPUs of every thread of this process.
 
     Args:
-        rank_plan: Plan of this rank.
         num_threads: Compute threads of this rank; by default the plan's.
         gather: Collective call that returns the CPUs of all ranks of this node; None checks only this rank.
-        cores: Cores of the machine, to detect ranks on two CPUs of one core; CPUs are compared without them.
+        cores: Cores of the machine, to detect ranks on two CPUs of one core.
         communication: Additional CPUs of communication threads, which may share one.
-        root: Folder of `proc`.
     """
     proc = Path(root) / "proc/self"
     online = online_cpus(Path(root))
     allowed = mask_of(proc / "status", online=online)
-    threads = tuple(_threads(proc / "task", online))
+    threads = _threads(proc / "task", online)
     asked = rank_plan.cpus if rank_plan.pin else None
     compute = rank_plan.num_threads if num_threads is None else num_threads
     differences: list[Difference] = []
@@ -130,13 +97,7 @@ def verify(
         log.warning("cores: %s", difference.text)
     if allowed and not differences:
         log.info("cores: verified, %d thread(s) on CPUs %s", len(threads), compact_cpus(allowed))
-    return Placement(
-        rank=rank_plan.rank,
-        asked_cpus=asked,
-        allowed_cpus=allowed,
-        threads=threads,
-        differences=tuple(differences),
-    )
+    return differences
 
 
 def overlaps(
@@ -224,15 +185,6 @@ def _threads(folder: Path, online: Collection[int]) -> list[ThreadPlace]:
         stat = read_text(task / "stat")
         if stat is None:
             continue  # the thread has ended since the folder was read
-        name, _, rest = stat.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        position = PROCESSOR_FIELD - FIRST_FIELD_AFTER_NAME
-        places.append(
-            ThreadPlace(
-                thread=int(task.name),
-                name=name,
-                allowed_cpus=mask_of(task / "status", online=online),
-                last_cpu=int(fields[position]) if position < len(fields) else None,
-            )
-        )
+        name, allowed = stat.partition("(")[2].rpartition(")")[0], mask_of(task / "status", online=online)
+        places.append(ThreadPlace(thread=int(task.name), name=name, allowed_cpus=allowed))
     return places

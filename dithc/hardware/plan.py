@@ -1,9 +1,8 @@
 """Assignment of a node's cores to ranks for computation and for data movement, as a pure function of the machine."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, groupby
-from typing import Any
 
 from dithc.hardware.machine import Core, Machine
 from dithc.log import problem
@@ -12,8 +11,7 @@ from dithc.log import problem
 # rank reserves one core per 19 cores, in this order, and none with fewer.
 CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
-# Ranks keep to dies if the smallest share is at least this fraction of the largest, because all ranks wait for the
-# slowest.
+# Ranks keep to dies if the smallest share is at least this fraction of the largest, because all wait for the slowest.
 LEAST_SHARE = 0.75
 
 
@@ -22,12 +20,10 @@ class RankPlan:
     """Cores of one rank of a node.
 
     Attributes:
-        rank: rank within the node.
         cores: indices into `Machine.cores` of all cores that the rank may use.
         cpus: logical CPUs of these cores that this process may use.
         compute: cores for compute threads.
         reserved: purpose (communication, load, offload) and core, for each core without compute threads.
-        num_threads: compute threads to start.
         pin: `apply` binds the rank to `cpus` if true, and keeps its placement otherwise.
         clusters: `compute` grouped by the core cluster of the machine, in order.
     """
@@ -48,10 +44,6 @@ class CorePlan:
 
     ranks: tuple[RankPlan, ...]
     reasons: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain lists and numbers for JSON."""
-        return asdict(self)
 
 
 def plan(
@@ -82,10 +74,8 @@ def plan(
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
     shares, reasons = _shares(cores, ranks_per_node)
-    if machine.slower_cores:
-        reasons.append(
-            f"{len(machine.slower_cores)} core(s) are slower than the other cores: equal shares wait for them"
-        )
+    if count := len(machine.slower_cores):
+        reasons.append(f"{count} core(s) are slower than the other cores: equal shares wait for them")
     return _planned(machine, shares, reasons)
 
 
@@ -100,11 +90,12 @@ def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequen
             f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
             f"and reserves one per {CORES_PER_RESERVED}"
         )
-    ranks = tuple(
-        _pinned_rank(machine, rank, share, free)
-        for rank, (share, free) in enumerate(zip(shares, reserved, strict=True))
-    )
-    return CorePlan(ranks=ranks, reasons=tuple(said))
+    allowed = set(machine.limits.allowed_cpus)
+    ranks = []
+    for rank, (share, free) in enumerate(zip(shares, reserved, strict=True)):
+        cpus = tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed))
+        ranks.append(_rank(rank, share, cpus, reserved=free))
+    return CorePlan(ranks=tuple(ranks), reasons=tuple(said))
 
 
 def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
@@ -134,25 +125,12 @@ def _floating_plan(
     quota = machine.limits.cpu_quota
     usable = len(cores) if quota is None else max(1, min(len(cores), int(quota)))
     num_threads = min(cpus_per_rank, usable) if cpus_per_rank else max(1, usable // ranks)
-    everywhere = tuple(core.index for core in cores)
-    rank_plans = tuple(
-        RankPlan(
-            rank=rank,
-            cores=everywhere,
-            cpus=machine.limits.allowed_cpus,
-            compute=everywhere,
-            reserved=(),
-            num_threads=num_threads,
-            pin=False,
-            clusters=_by_cluster(cores),
-        )
-        for rank in range(ranks)
-    )
+    shared = _rank(0, cores, machine.limits.allowed_cpus, num_threads=num_threads, pin=False)
+    rank_plans = tuple(replace(shared, rank=rank) for rank in range(ranks))
     return CorePlan(ranks=rank_plans, reasons=(reason, "no core reserved: ranks are not bound to cores"))
 
 
 def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[str]]:
-    """Return the cores of each rank, and reasons for unusual shares."""
     dies = [list(members) for _, members in groupby(cores, key=lambda core: core.die)]
     if ranks % len(dies) == 0:
         shares = [share for die in dies for share in _cut_by_cluster(die, ranks // len(dies))]
@@ -193,9 +171,7 @@ def _cut(cores: Sequence[Core], ranks: int) -> list[list[Core]]:
 
 
 def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Return (purpose, core) of reserved cores, alternating purposes; their number keeps the rank's clusters most
-    equal.
-    """
+    """Return (purpose, core) of reserved cores, as many as keep the rank's clusters most equal."""
     clusters = [[core.index for core in members] for _, members in groupby(share, key=lambda core: core.cluster)]
     spare = len(share) // CORES_PER_RESERVED
     if spare < len(clusters):
@@ -209,28 +185,32 @@ def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str
 
 
 def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
-    """Take the last core of the largest cluster, later clusters first, `number` times. Return the imbalance and the
-    cores.
-    """
+    """Take the last core of the largest cluster `number` times; return the imbalance and the cores."""
     left = [list(cluster) for cluster in clusters]
     taken = sorted(max(reversed(left), key=len).pop() for _ in range(number))
     return max(map(len, left)) - min(map(len, left)), taken
 
 
-def _pinned_rank(machine: Machine, rank: int, share: Sequence[Core], reserved: Sequence[tuple[str, int]]) -> RankPlan:
-    allowed, free = set(machine.limits.allowed_cpus), {core for _, core in reserved}
+def _rank(
+    rank: int,
+    share: Sequence[Core],
+    cpus: tuple[int, ...],
+    *,
+    reserved: Sequence[tuple[str, int]] = (),
+    num_threads: int | None = None,
+    pin: bool = True,
+) -> RankPlan:
+    free = {core for _, core in reserved}
     compute = [core for core in share if core.index not in free]
     return RankPlan(
         rank=rank,
         cores=tuple(core.index for core in share),
-        cpus=tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed)),
+        cpus=cpus,
         compute=tuple(core.index for core in compute),
         reserved=tuple(reserved),
-        num_threads=len(compute),
-        pin=True,
-        clusters=_by_cluster(compute),
+        num_threads=num_threads or len(compute),
+        pin=pin,
+        clusters=tuple(
+            tuple(core.index for core in cores) for _, cores in groupby(compute, key=lambda core: core.cluster)
+        ),
     )
-
-
-def _by_cluster(cores: Sequence[Core]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(core.index for core in members) for _, members in groupby(cores, key=lambda core: core.cluster))

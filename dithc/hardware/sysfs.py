@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from dithc.hardware.grouping import Place, group
-from dithc.hardware.limits import KIB, Limits, online_cpus, parse_cpu_list, read_text
+from dithc.hardware.limits import KIB, Limits, online_cpus, parse_cpu_list, read_number, read_text
 from dithc.hardware.machine import Cache, HugePages, Machine, Node
 from dithc.hardware.tiers import tiers_of
 from dithc.log import logger
@@ -32,11 +32,8 @@ def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
     Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a
     core on socket 0, die 0.
 
-    Args:
-        root: folder of `sys` and `proc`.
-        described: let the description in DITHC_MACHINE replace this machine, with the limits of this process. It does
-            not replace a
-            tree below another root.
+    If `described`, the description in DITHC_MACHINE replaces this machine, with the limits of this process. It does not
+    replace a tree below another root.
 
     Raises:
         UserError: the description is invalid or has none of the CPUs of this process.
@@ -48,10 +45,8 @@ def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
     from dithc.hardware.description import stand_in
 
     machine = stand_in(Path(path), here)
-    shape = (
-        f"{machine.num_dies} die(s), {len(machine.clusters)} cluster(s), {len(machine.visible_cores)} usable core(s)"
-    )
-    _say_stand_in(path, shape)
+    counts = machine.num_dies, len(machine.clusters), len(machine.visible_cores)
+    _say_stand_in(path, "{} die(s), {} cluster(s), {} usable core(s)".format(*counts))
     return machine
 
 
@@ -63,7 +58,8 @@ def _say_stand_in(path: str, shape: str) -> None:
 
 def _read(root: Path) -> Machine:
     limits = Limits.read(root)
-    nodes = _nodes(root)
+    folders = sorted((root / NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
+    nodes = tuple(map(_node, folders))
     cpus = online_cpus(root) or limits.allowed_cpus
     present = parse_cpu_list(read_text(root / CPU_FOLDER / "present") or "")
     model_name, flags, architecture = _cpu_info(root)
@@ -71,6 +67,8 @@ def _read(root: Path) -> Machine:
     caches = {cpu: _caches_of(root, cpu) for cpu in cpus}
     places = {cpu: _place(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
     topology = group(places, nodes, model_name=model_name)
+    distinct = {cache for found in caches.values() for cache in found}
+    kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
     return Machine(
         model_name=model_name,
         architecture=architecture,
@@ -80,7 +78,10 @@ def _read(root: Path) -> Machine:
         clusters=topology.clusters,
         cluster_rule=topology.cluster_rule,
         cores=topology.cores,
-        caches=_kinds_of_cache(caches.values()),
+        caches=tuple(
+            Cache(level=level, kind=kind, size_bytes=size, line_bytes=line, cpus_per_cache=sharers, count=count)
+            for (level, kind, size, line, sharers), count in sorted(kinds.items())
+        ),
         nodes=nodes,
         memory_bytes=_meminfo_bytes(root / "proc/meminfo", key="MemTotal:"),
         huge_pages=_huge_pages(root),
@@ -92,17 +93,11 @@ def _read(root: Path) -> Machine:
     )
 
 
-def _nodes(root: Path) -> tuple[Node, ...]:
-    folders = sorted((root / NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
-    return tuple(_node(folder) for folder in folders)
-
-
 def _node(folder: Path) -> Node:
-    # Access class 1 has only CPUs as initiators. Class 0, the only class of older kernels, also has devices such as a
-    # GPU.
+    # Access class 1 has only CPUs as initiators. Class 0, the only class of older kernels, also has devices.
     classes = (folder / name / "initiators" for name in ("access1", "access0"))
     initiators = next((path for path in classes if path.is_dir()), folder / "access0/initiators")
-    read_mib, write_mib = (_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
+    read_mib, write_mib = (read_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
     return Node(
         index=int(folder.name[4:]),
         cpus=parse_cpu_list(read_text(folder / "cpulist") or ""),
@@ -110,16 +105,10 @@ def _node(folder: Path) -> Node:
         distances=tuple(int(word) for word in (read_text(folder / "distance") or "").split()),
         read_bandwidth=read_mib * MIB if read_mib else None,
         write_bandwidth=write_mib * MIB if write_mib else None,
-        read_latency_ns=_number(initiators / "read_latency") or None,
-        write_latency_ns=_number(initiators / "write_latency") or None,
+        read_latency_ns=read_number(initiators / "read_latency") or None,
+        write_latency_ns=read_number(initiators / "write_latency") or None,
         huge_page_pools=_pools(folder / "hugepages"),
     )
-
-
-def _number(path: Path) -> int | None:
-    """Return the integer in a file, or None without a file; the kernel writes -1 for unknown values."""
-    text = read_text(path) or ""
-    return int(text) if text.isdigit() else None
 
 
 def _place(
@@ -128,10 +117,10 @@ def _place(
     topology = root / CPU_FOLDER / f"cpu{cpu}" / "topology"
     siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
     shared = {cache.level: cache.cpus for cache in caches if cache.kind != "Instruction"}
-    capacity = _number(root / CPU_FOLDER / f"cpu{cpu}" / "cpu_capacity")
+    capacity = read_number(root / CPU_FOLDER / f"cpu{cpu}" / "cpu_capacity")
     return Place(
-        socket=_number(topology / "physical_package_id") or 0,
-        die=_number(topology / "die_id"),
+        socket=read_number(topology / "physical_package_id") or 0,
+        die=read_number(topology / "die_id"),
         siblings=parse_cpu_list(siblings),
         node=next((node.index for node in nodes if cpu in node.cpus), None),
         l3=shared.get(3),
@@ -167,15 +156,6 @@ def _caches_of(root: Path, cpu: int) -> list[_CacheOfCpu]:
     return found
 
 
-def _kinds_of_cache(caches_of_cpus: Iterable[Iterable[_CacheOfCpu]]) -> tuple[Cache, ...]:
-    distinct = {cache for caches in caches_of_cpus for cache in caches}
-    kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
-    return tuple(
-        Cache(level=level, kind=kind, size_bytes=size, line_bytes=line, cpus_per_cache=sharers, count=count)
-        for (level, kind, size, line, sharers), count in sorted(kinds.items())
-    )
-
-
 def _meminfo_bytes(path: Path, *, key: str) -> int:
     for line in (read_text(path) or "").splitlines():
         words = line.split()
@@ -185,9 +165,7 @@ def _meminfo_bytes(path: Path, *, key: str) -> int:
 
 
 def _cpu_info(root: Path) -> tuple[str, tuple[str, ...], str]:
-    """Return (model name, instruction set flags, architecture). Arm kernels report part numbers instead of a model
-    name.
-    """
+    """Return (model name, instruction set flags, architecture). Arm kernels report part numbers, not a model name."""
     fields: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
@@ -210,5 +188,5 @@ def _pools(folder: Path) -> tuple[tuple[int, int, int], ...]:
     pools = []
     for pool in folder.glob("hugepages-*kB"):
         size = int(pool.name.removeprefix("hugepages-").removesuffix("kB")) * KIB
-        pools.append((size, _number(pool / "nr_hugepages") or 0, _number(pool / "free_hugepages") or 0))
+        pools.append((size, read_number(pool / "nr_hugepages") or 0, read_number(pool / "free_hugepages") or 0))
     return tuple(sorted(pools))

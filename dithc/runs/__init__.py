@@ -17,14 +17,4 @@ from dithc.runs.manifest import Manifest
 from dithc.runs.spec import digest
 from dithc.runs.store import Store
 
-__all__ = [
-    "Lease",
-    "Manifest",
-    "Store",
-    "atomic_write",
-    "digest",
-    "outcome",
-    "outputs",
-    "replacing",
-    "sha256_file",
-]
+__all__ = ["Lease", "Manifest", "Store", "atomic_write", "digest", "outcome", "outputs", "replacing", "sha256_file"]

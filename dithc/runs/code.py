@@ -43,7 +43,6 @@ def commit() -> str:
 
 
 def code_version() -> dict[str, str]:
-    """Return the version of the installed package and the hash of its source."""
     try:
         number = version("dithc")
     except PackageNotFoundError:
@@ -52,5 +51,4 @@ def code_version() -> dict[str, str]:
 
 
 def made_by() -> dict[str, str]:
-    """Return the code version, and the commit if it is known."""
     return code_version() | ({"commit": commit()} if commit() else {})

@@ -20,7 +20,6 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal text."""
     digest = hashlib.sha256()
     with plain(path).open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -46,7 +45,6 @@ def replacing(
     A symbolic link remains: the target file is replaced. The content is written to a device, pipe or terminal directly.
 
     Args:
-        path: File to write.
         is_new: Raise FileExistsError, without replacing the file, if another process has created it.
         before: Called with the temporary path before the file gets its name; not for devices and pipes.
 
@@ -75,15 +73,14 @@ def replacing(
 
 def _rename(temporary: Path, path: Path, *, is_new: bool) -> None:
     """Rename a temporary file; raises FileExistsError if `is_new` is set and the name exists."""
-    if is_new:
-        try:
+    try:
+        if is_new:
             os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-        else:
             temporary.unlink()
             return
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
     os.replace(temporary, path)
 
 
@@ -104,8 +101,7 @@ def is_stream(path: Path) -> bool:
 
 
 def beside(path: Path) -> Path:
-    """Return an unused temporary name of this process next to `path`, and create the folder; OSError if it is not
-    writable."""
+    """Return an unused temporary name of this process next to `path`, and create the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in ("", *map(str, range(10))):
         temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}{number}")

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dithc.log import UserError, logger, problem
@@ -76,8 +75,7 @@ class Lease:
 
     @classmethod
     def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
-        """Return the lease of a folder that may be replaced: its file is next to the folder, or inside if that is
-        impossible."""
+        """Return the lease of a folder that may be replaced: its file is next to the folder if that is possible."""
         lease = cls(folder, wait_seconds=wait_seconds)
         real = folder.resolve()
         home = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
@@ -86,8 +84,7 @@ class Lease:
 
     @classmethod
     def below(cls, folder: Path) -> list[Self]:
-        """Return all leases in a folder and below it, held or abandoned; for commands that change outputs of several
-        stages."""
+        """Return all leases in a folder and below it, held or abandoned."""
         leases = []
         for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
             leases.append(cls(path.parent, wait_seconds=0.0))
@@ -114,7 +111,6 @@ class Lease:
             ours.unlink(missing_ok=True)
 
     def _sweep(self, *, now: float) -> None:
-        """Delete temporary files of leases that killed processes left."""
         for path in self.path.parent.glob(".lease.*"):
             with contextlib.suppress(OSError):
                 owner, age = self._look(path, now=now)
@@ -130,10 +126,9 @@ class Lease:
             return UNKNOWN, None
         if path == self.path and self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
             self._seen = (seen, time.monotonic())
-        try:
-            content: dict[str, Any] = UNKNOWN | parse(text)
-        except (ValueError, TypeError):
-            content = UNKNOWN
+        content = UNKNOWN
+        with contextlib.suppress(ValueError, TypeError):
+            content = UNKNOWN | parse(text)
         here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
         dead = here and _start_time(content["pid"]) != content["start"]
         return content, None if dead else now - stat.st_mtime
@@ -202,9 +197,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         if self.holds():

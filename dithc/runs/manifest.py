@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dithc.config import Experiment
 from dithc.log import problem
 from dithc.runs.code import code_version, made_by
 from dithc.runs.files import atomic_write, sha256_file
@@ -20,6 +20,8 @@ from dithc.runs.spec import digest, stage_spec
 from dithc.sealed import plain, seal, unseal
 
 HASHED_AT_ONCE = 4
+TIMED = "shard-*.json"  # records of sampling shards, which contain times
+# Images, descriptions, features of rotated images and columns of a table.
 UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
 MADE = ".made"  # suffix of the hidden document with code, host and times, which do not affect results
 OF_MAKING = ("code", "host", "seconds", "written")
@@ -42,8 +44,7 @@ class Manifest:
     After a manifest was read, `whole` compares its files with the listed hashes before use.
 
     Attributes:
-        stage: Name of the stage, such as `tiles`.
-        name: Name of the dataset, run or evaluation.
+        stage, name: Stage, such as `tiles`, and name of the dataset, run or evaluation.
         spec: Semantic settings that determine the result.
         numbers: Results (counts, scores, seconds), a type of `outcome`; JSON values only.
         files: One entry per file: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
@@ -72,8 +73,7 @@ class Manifest:
     def digest(self) -> str:
         """Digest of settings, inputs and file contents, independent of times, hosts and folders.
 
-        Excludes images (.png), descriptions (.json), features of rotated images and columns of a table (.column.npy),
-        because they follow from the other files."""
+        Excludes files that follow from other files (`UNCOUNTED`)."""
         counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
         files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
@@ -83,18 +83,14 @@ class Manifest:
         result: dict[str, Any] = {**asdict(self), "digest": self.digest}
         making: dict[str, Any] = {"digest": self.digest}
         making |= {key: result.pop(key) for key in OF_MAKING}
+        timed = TIMED if self.stage == "sample" else ""
         for document, is_wanted in ((result, False), (making, True)):
-            document["numbers"] = {
-                key: self.numbers[key] for key in self.numbers if (key in OF_ONE_MAKING) == is_wanted
-            }
-            document["files"] = [entry for entry in self.files if self._tells_times(entry) == is_wanted]
+            numbers = {key: number for key, number in self.numbers.items() if (key in OF_ONE_MAKING) == is_wanted}
+            files = [entry for entry in self.files if fnmatch(Path(entry["path"]).name, timed) == is_wanted]
+            document |= {"numbers": numbers, "files": files}
         atomic_write(self.making_of(path), seal(making))
         atomic_write(path, seal(result))
         self._remember(path)
-
-    def _tells_times(self, entry: dict[str, Any]) -> bool:
-        """Return True if a rebuilt file differs: records of sampling shards contain times."""
-        return self.stage == "sample" and Path(entry["path"]).match("shard-*.json")
 
     @staticmethod
     def making_of(path: Path) -> Path:
@@ -109,19 +105,11 @@ class Manifest:
         numbers, files = {**result["numbers"], **making["numbers"]}, [*result["files"], *making["files"]]
         return {**result, **making, "numbers": numbers, "files": files}
 
-    @staticmethod
-    def spec_of(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
-        """Return the semantic settings of a stage for `spec`; see `stage_spec`."""
-        return stage_spec(experiment, stage, name, of_rule=of_rule)
-
-    @staticmethod
-    def code_here() -> dict[str, str]:
-        """Return version and source hash of the running code, as in `code`."""
-        return code_version()
+    spec_of = staticmethod(stage_spec)
+    code_here = staticmethod(code_version)
 
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
-        """Return the `files` of a manifest in `folder`."""
         with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
             return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
 
@@ -142,13 +130,12 @@ class Manifest:
             if manifest.digest != written:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError as error:
+            fix = "copy the folder with its hidden files, or remove it and rerun its stage"
             raise problem(
-                f"manifest {path} is missing" if not path.exists() else f"manifest {path} is incomplete",
+                f"manifest {path} is {'incomplete' if path.exists() else 'missing'}",
                 got=f"no such file: {error.filename}",
                 expected=wanted,
-                fix="run the earlier stage first"
-                if not path.exists()
-                else "copy the folder with its hidden files, or remove it and rerun its stage",
+                fix=fix if path.exists() else "run the earlier stage first",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise problem(
@@ -167,8 +154,7 @@ class Manifest:
 
     @classmethod
     def _making(cls, path: Path) -> dict[str, Any]:
-        """Return the second document of a manifest; raises ValueError if it is altered, FileNotFoundError if
-        missing."""
+        """Return the second document of a manifest; ValueError if it is altered."""
         making = cls.making_of(path)
         try:
             return unseal(plain(making).read_text())
@@ -194,12 +180,8 @@ class Manifest:
     def whole(cls, path: Path) -> Path:
         """Return a file after a comparison of its bytes with its manifest.
 
-        Uses the manifests that this process has read or written; a stage reads the manifests of its inputs first.
-        Returns a file without manifest unchecked. A verified file is not read again while size, times and inode are the
-        same.
-
-        Raises:
-            UserError: The file is missing, truncated or altered.
+        Uses the manifests that this process has read or written; a file without manifest is unchecked. A verified file is
+        not read again while size, times and inode are the same. UserError if the file is missing, truncated or altered.
         """
         name = os.path.normpath(path.absolute())
         if name not in cls._listed:
@@ -222,11 +204,8 @@ class Manifest:
     ) -> str | None:
         """Return the fault of a file as a predicate, such as `is missing`; None for an intact file.
 
-        Args:
-            path: File.
-            entry: Entry of `file_entry`; `bytes` is optional.
-            hashes: Read and hash the file; otherwise compare only its size.
-            known: State at the last verification; a file in the same state is not read again.
+        `bytes` of its entry are optional. Without `hashes`, only sizes are compared. A file in the `known` state of its last
+        verification is not read again.
         """
         try:
             state = _state(path)
@@ -243,18 +222,9 @@ class Manifest:
         return None
 
     def verify(self, folder: Path, *, hashes: bool = True) -> list[str]:
-        """Verify every listed file; returns one sentence per missing or altered file.
-
-        Args:
-            folder: Folder of the manifest; paths of files are relative to it.
-            hashes: Read and hash the files; otherwise compare only their sizes.
-        """
-        faults = []
-        for entry in self.files:
-            path = Path(os.path.normpath(folder / entry["path"]))
-            if fault := self.fault(path, entry, hashes=hashes):
-                faults.append(f"{path} {fault}")
-        return faults
+        """Return one sentence per missing or altered file, relative to the manifest's folder; see `fault`."""
+        paths = [(Path(os.path.normpath(folder / entry["path"])), entry) for entry in self.files]
+        return [f"{path} {fault}" for path, entry in paths if (fault := self.fault(path, entry, hashes=hashes))]
 
 
 def _state(path: Path) -> tuple[int, ...]:

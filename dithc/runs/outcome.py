@@ -1,6 +1,6 @@
 """Types of the `numbers` in the manifest of each stage, their validation, and shared constants.
 
-Keys that are not `Required` may be missing. Undeclared keys are ignored.
+Keys that are not `Required` may be missing. Undeclared keys, which no code reads, are ignored.
 """
 
 import json
@@ -65,26 +65,17 @@ class Codec(TypedDict, total=False):
     psnr_db: float
     psnr_db_by_band: dict[str, float]
     psnr_linear_db: float
-    psnr_train_db: float
-    psnr_split: str
     ssim: float
     spectral_angle_deg: float | None
     ndvi_error: float | None
     parameters: Count
-    compute: str
     scale: float
-    latent_mean: list[float]
-    latent_std: list[float]
 
 
 class Latents(TypedDict, total=False):
     count: Count
-    z: Count
-    h: Count
-    w: Count
     shape: list[Count]
     num_classes: Count
-    moments: str
     scale: float
     mean: list[float]
     std: list[float]
@@ -135,8 +126,6 @@ class Sample(TypedDict, total=False):
     split: str
     weights: str
     ema: float
-    ema_misfit: float
-    ema_snapshots: Count
     sampler: str
     order: Count | None
     steps: Count
@@ -150,7 +139,6 @@ class Sample(TypedDict, total=False):
     pipefusion: dict[str, Any]
     exact: bool
     blocks: list[Count]
-    seconds_saved: float
     seed: Count
     step: Count | None
     dtype: str
@@ -171,9 +159,6 @@ class Extractor(TypedDict, total=False):
     steps: Count
     seed: Count
     loss: float
-    train_accuracy: float
-    defects: list[str]
-    defects_told: float
 
 
 class _Compared(TypedDict, total=False):
@@ -211,13 +196,11 @@ class Fid(_Compared, total=False):
     n_real: Required[Count]
     n_generated: Required[Count]
     set_hash_real: str
-    set_hash_generated: str
     seed: Count
     rendering: dict[str, Any]
     warnings: list[str]
     copies: float | None
     copies_held_out: float | None
-    copies_n: list[Count] | None
     fid_interval: Interval | None
     floor_at_n: float | None
     clipped_real: float | None
@@ -246,19 +229,13 @@ STAGES: dict[str, type] = {
 
 @cache
 def _adapter(stage: str) -> TypeAdapter[Any]:
-    """Return the validator of the numbers of a stage."""
     return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
 
 
 def check(numbers: object, *, stage: str, path: Path) -> None:
     """Reject numbers that the stage cannot have written, as in a document that another program has sealed.
 
-    Args:
-        numbers: Numbers of the manifest at `path`, JSON values.
-        stage: Stage of the manifest; numbers of undeclared stages are not checked.
-
-    Raises:
-        UserError: A number is missing or has the wrong type; the message names file and key.
+    Numbers of undeclared stages are not checked. The UserError names file and key of a missing or wrong number.
     """
     if stage not in STAGES:
         return

@@ -19,9 +19,8 @@ REAL_TILES = {"at", "real_split", "images", "seed"}
 """Settings of an evaluation that determine the tiles that the codec decodes."""
 # Locations and checks of files do not affect results: the manifests contain the hashes of the files.
 PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
-LOOKS = {
-    "rendering"
-}  # affects training only through codecs of display bands, and the spec of their latents contains it
+# Affects training only through codecs of display bands, and the spec of their latents contains it.
+LOOKS = {"rendering"}
 
 
 def digest(spec: object) -> str:
@@ -34,13 +33,8 @@ def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool =
     """Return the settings that determine the result of a stage; the manifests of its inputs contain their settings.
 
     Excludes settings that affect only speed, memory or appearance (titles, segments, micro-batches, ranks, resources),
-    so that a change of them reruns no stage.
-
-    Args:
-        experiment: Complete configuration.
-        stage: Key of `SPECS`.
-        name: Dataset, codec, run, extractor or evaluation.
-        of_rule: Include rendering and paths, because a rule runs again for other files.
+    so that a change of them reruns no stage. With `of_rule`, includes rendering and paths, because a rule runs again for
+    other files. `name` is a dataset, codec, run, extractor or evaluation, `stage` a key of `SPECS`.
     """
     spec = SPECS[stage](experiment, name)
     return spec if of_rule else _without(PLACES | LOOKS if stage == "tiles" else PLACES, spec)
@@ -54,26 +48,21 @@ def _without(keys: set[str], value: Any) -> Any:
 
 
 def _brought(settings: datasets.Installed) -> dict[str, Any]:
-    """Return the settings of an installed package with its name and version."""
     return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
-def _source(experiment: Experiment, name: str) -> datasets.Source:
-    return experiment.datasets[name].source
-
-
 def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
-    source = _source(experiment, name)
+    source = experiment.datasets[name].source
     assert source.synthetic is not None
     gsd = {"gsd_m": source.gsd_m} if source.kind == "gaofen2" else {}
     return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
 
 
 def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
-    source = _source(experiment, name)
-    return {
-        "source": _brought(source) if isinstance(source, datasets.InstalledSource) else source.model_dump(mode="json")
-    }
+    source = experiment.datasets[name].source
+    if isinstance(source, datasets.InstalledSource):
+        return {"source": _brought(source)}
+    return {"source": source.model_dump(mode="json")}
 
 
 def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -91,10 +80,13 @@ def _run(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
-    codec = experiment.codecs[name]
-    if isinstance(codec, codecs.InstalledCodec):
-        return {"seed": experiment.seed, **_brought(codec)}
-    return {"seed": experiment.seed, **codec.model_dump(mode="json", exclude={"trust"})}
+    return _seeded(experiment, experiment.codecs[name])
+
+
+def _seeded(experiment: Experiment, model: Any) -> dict[str, Any]:
+    if isinstance(model, codecs.InstalledCodec | codecs.InstalledExtractor):
+        return {"seed": experiment.seed, **_brought(model)}
+    return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust"})}
 
 
 def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
@@ -120,10 +112,7 @@ def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
 
 
 def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
-    extractor = experiment.extractors[name]
-    if isinstance(extractor, codecs.InstalledExtractor):
-        return {"seed": experiment.seed, **_brought(extractor)}
-    return {"seed": experiment.seed, **extractor.model_dump(mode="json", exclude={"trust"})}
+    return _seeded(experiment, experiment.extractors[name])
 
 
 def _fid(experiment: Experiment, name: str) -> dict[str, Any]:

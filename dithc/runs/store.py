@@ -20,14 +20,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A complete checkpoint.
-
-    Attributes:
-        folder: Folder of its files.
-        step: Optimizer step.
-        meta: Metadata from `commit`.
-        files: Path (relative to `folder`), SHA-256 and bytes of each file.
-    """
+    """A complete checkpoint: metadata from `commit`; path (relative to `folder`), SHA-256 and bytes of each file."""
 
     folder: Path
     step: int
@@ -55,16 +48,11 @@ class Store:
 
     @staticmethod
     def average_file(length: float) -> str:
-        """Return the file name of the average with a length of `ema.lengths`."""
         return f"ema-{length}.safetensors"
 
     @classmethod
     def of_run(cls, path: Path) -> tuple[Self, int]:
-        """Return the store and the step in the manifest of a run (stage `train`).
-
-        Raises:
-            UserError: The manifest is missing, is not of a run, or lists no checkpoint.
-        """
+        """Return the store and the step in the manifest of a run; UserError if it lists no checkpoint."""
         manifest = Manifest.read(path, stage="train")
         for entry in manifest.files:
             folder = Path(os.path.normpath(path.parent / entry["path"])).parent
@@ -78,11 +66,7 @@ class Store:
         )
 
     def begin(self, step: int) -> Path:
-        """Create an empty folder in the store, to which any number of processes may write the checkpoint of `step`.
-
-        Raises:
-            UserError: The disk is full or not writable.
-        """
+        """Create an empty folder in the store, to which any number of processes may write; UserError if it fails."""
         try:
             folder = beside(self.path(step))
             make_scratch(folder)
@@ -91,16 +75,9 @@ class Store:
         return folder
 
     def commit(self, step: int, folder: Path, *, files: list[dict[str, Any]], meta: dict[str, Any]) -> StoredCheckpoint:
-        """Turn a folder into the checkpoint of `step`; its files are already written, flushed and hashed.
+        """Turn a folder of `begin` into a checkpoint; its files (see `file_entry`) are already written, flushed and hashed.
 
-        Args:
-            step: Optimizer step.
-            folder: Folder from `begin`.
-            files: Path (relative to `folder`), SHA-256 and bytes of each file.
-            meta: Metadata of the checkpoint, JSON values.
-
-        Raises:
-            UserError: The disk is full or not writable; earlier checkpoints are intact.
+        `meta` has JSON values. UserError if the disk is full or not writable; earlier checkpoints are intact.
         """
         target, files = self.path(step), sorted(files, key=lambda entry: str(entry["path"]))
         try:
@@ -115,16 +92,11 @@ class Store:
             raise self.unwritten(step, error) from error
         return StoredCheckpoint(target, step, meta, files)
 
-    def discard(self, folder: Path) -> None:
-        """Remove a folder of `begin`. Files of ranks that still write remain until `sweep` removes them."""
-        remove(folder)
+    discard = staticmethod(remove)
+    """Remove a folder of `begin`. Files of ranks that still write remain until `sweep` removes them."""
 
     def save(self, step: int, write: Callable[[Path], None], *, meta: dict[str, Any]) -> StoredCheckpoint:
-        """Write the checkpoint of `step` from one process; `write` creates its files in the given folder.
-
-        Raises:
-            UserError: The disk is full or not writable; earlier checkpoints are intact.
-        """
+        """Write a checkpoint from one process; `write` creates its files in the given folder. Errors as in `commit`."""
         folder = self.begin(step)
         try:
             write(folder)
@@ -149,11 +121,7 @@ class Store:
 
     @staticmethod
     def commit_content(text: str, step: int) -> tuple[dict[str, Any], list[str]]:
-        """Return the content of a commit file and its faults; `step` is the step in the folder's name.
-
-        Raises:
-            ValueError: The file is altered.
-        """
+        """Return the content of a commit file and its faults; `step` is of the folder's name. ValueError if altered."""
         content = unseal(text)
         faults = []
         if content["step"] != step:
@@ -163,7 +131,6 @@ class Store:
         return content, faults
 
     def path(self, step: int) -> Path:
-        """Return the folder of a step's checkpoint."""
         return self.folder / f"step_{step:07d}"
 
     def steps(self) -> list[int]:
@@ -173,15 +140,9 @@ class Store:
     def open(
         self, step: int, *, manifest: Path | None = None, files: Collection[str] | None = None
     ) -> StoredCheckpoint:
-        """Return the checkpoint of a step after verifying the hashes of its files.
+        """Return the checkpoint of a step after verifying the hashes of all or some files (or their numbered parts).
 
-        Args:
-            step: Optimizer step.
-            manifest: Manifest of the run, for the fix, if the store is from `of_run`.
-            files: Files to verify, or their numbered parts; None for all.
-
-        Raises:
-            UserError: The checkpoint is missing, truncated, altered or unreadable.
+        The UserError of a missing, damaged or unreadable checkpoint contains the manifest of a store from `of_run`.
         """
         found, faults = self._read(step, files=files)
         if found is None:
@@ -219,7 +180,6 @@ class Store:
         return (None, faults) if faults else (found, [])
 
     def _fix(self, step: int, manifest: Path | None) -> str:
-        """Return the fix for a damaged checkpoint."""
         if manifest is None:
             return "remove this folder; training continues from the next older checkpoint"
         if step == 0:  # only a store without checkpoints gets a checkpoint of step 0
@@ -232,11 +192,8 @@ class Store:
     def newest(self, *, at_most: int | None = None, go_back: bool = False) -> StoredCheckpoint | None:
         """Return the newest intact checkpoint at or before step `at_most`; None for a store without checkpoints.
 
-        Skips one damaged checkpoint. Several damaged checkpoints, or no remaining checkpoint, suggest a larger problem:
-        the user must examine it and set `go_back`.
-
-        Raises:
-            UserError: A newer checkpoint cannot be read, or `go_back` is required.
+        Skips one damaged checkpoint. Several damaged checkpoints, or no remaining checkpoint, suggest a larger problem: the
+        user must examine it and set `go_back`, else it is a UserError. An unreadable checkpoint is always an error.
         """
         damaged: dict[int, str] = {}
         found = None
@@ -269,13 +226,9 @@ class Store:
     def prune(self, *, saved: int, keep_last: int, keep_every: Collection[int]) -> None:
         """Remove old checkpoints up to the step just saved.
 
-        Keeps later checkpoints of a run with other segments until training reaches them, because a job that ends
-        earlier may still need older checkpoints.
-
-        Args:
-            saved: Step just saved.
-            keep_last: Number of checkpoints to keep up to this step, including it; at least 1.
-            keep_every: Keep multiples of these numbers; pinned checkpoints are also kept.
+        Keeps later checkpoints of a run with other segments until training reaches them, because a job that ends earlier
+        may still need older checkpoints. Keeps the `keep_last` checkpoints up to `saved` (at least this one), multiples of
+        `keep_every`, and pinned checkpoints.
         """
         for step in [step for step in self.steps() if step <= saved][:-keep_last]:
             if all(step % every for every in keep_every) and not (self.path(step) / PIN_FILE).exists():

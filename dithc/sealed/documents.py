@@ -20,8 +20,7 @@ class Altered(ValueError):
 
 
 def plain(path: Path) -> Path:
-    """Return the path of a plain file; raises OSError for other types, because pipes and devices may block or never
-    end."""
+    """Return the path of a plain file; OSError for other types, because pipes and devices may block or never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "a folder, a pipe or a device instead of a plain file", str(path))
     return path
@@ -36,25 +35,16 @@ def parse(text: str | bytes) -> Any:
 
 
 def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
-    """Return the text of a document with its seal.
+    """Return the text of a document of at least one key with its seal.
 
-    Args:
-        content: JSON values; at least one key.
-        allow_nan: Write NaN and infinity, which are not valid JSON but readable by Python.
-
-    Raises:
-        ValueError: A number is not finite and `allow_nan` is false.
+    ValueError for a number that is not finite, unless `allow_nan`; then the text is readable by Python, but not valid JSON.
     """
     body = json.dumps(content, indent=1, allow_nan=allow_nan).removesuffix("\n}")
     return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
 
 
 def unseal(text: str) -> dict[str, Any]:
-    """Return the content of a document that `seal` wrote.
-
-    Raises:
-        Altered: A byte was changed, or the seal is missing.
-    """
+    """Return the content of a document that `seal` wrote; Altered if a byte was changed or the seal is missing."""
     found = TAIL.fullmatch(text)
     if found is None:
         raise Altered("it was changed after it was written: its seal is missing or incomplete")
@@ -66,12 +56,7 @@ def unseal(text: str) -> dict[str, Any]:
 
 
 def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
-    """Return the content of the document in a file of at most `most` bytes.
-
-    Raises:
-        Altered: A byte was changed, the seal is missing, or the file is larger.
-        OSError: The file cannot be read.
-    """
+    """Return the content of the document in a file; Altered if it was changed or has more than `most` bytes."""
     with plain(path).open("rb") as file:
         content = file.read(-1 if most is None else most + 1)
     try:
@@ -83,16 +68,19 @@ def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
 
 
 def content_of(text: str) -> Any:
-    """Return the content of a sealed document, or of JSON without a seal; raises ValueError if it is changed or
-    invalid."""
+    """Return the content of a sealed document, or of JSON without a seal; ValueError if it is changed or invalid."""
     return unseal(text) if has_seal(text) else parse(text)
 
 
 def has_seal(text: str) -> bool:
     """Return True if a text contains a seal, or ends like a sealed document except for one character."""
-    tail = text[-len(FORM) :]
-    is_near = len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1
-    return is_near or SEAL.search(text) is not None
+    return ends_like(text, FORM) or SEAL.search(text) is not None
+
+
+def ends_like(text: str, form: str) -> bool:
+    """Return True if a text ends in this form, with any characters for `_`, except for one character."""
+    tail = text[-len(form) :]
+    return len(tail) == len(form) and sum(a not in (b, "_") for a, b in zip(form, tail, strict=True)) <= 1
 
 
 def _of(body: str) -> str:

@@ -5,7 +5,7 @@ import re
 from typing import Any
 from zlib import crc32
 
-from dithc.sealed.documents import parse
+from dithc.sealed.documents import ends_like, parse
 
 KEY = "crc"
 FORM = f', "{KEY}": "________"}}'
@@ -28,16 +28,10 @@ def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
         found = TAIL.fullmatch(line)
         if found is not None and found.group(2) == _of(found.group(1)):
             rows.append(parse(f"{found.group(1)}}}"))
-        elif found or _is_nearly_sealed(line) or _is_nearly_sealed(line[:-1]) or line.endswith("}"):
+        elif found or ends_like(line, FORM) or ends_like(line[:-1], FORM) or line.endswith("}"):
             altered.append(number)
     return rows, altered
 
 
 def _of(body: str) -> str:
     return f"{crc32(body.encode()):08x}"
-
-
-def _is_nearly_sealed(line: str) -> bool:
-    """Return True if a line ends like a line with a checksum except for one character."""
-    tail = line[-len(FORM) :]
-    return len(tail) == len(FORM) and sum(a not in (b, "_") for a, b in zip(FORM, tail, strict=True)) <= 1

@@ -18,8 +18,7 @@ from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import MANIFESTS
 from dithc.workflow.watching import error_of, tail
 
-LOOK_SECONDS = 15.0  # polling interval of the queue
-LOOK_VARIABLE = "DITHC_LOOK_SECONDS"
+LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_LOOK_SECONDS"  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
@@ -40,31 +39,24 @@ class Driver:
         self.record = Path(matrix.root) / "driver.json"
         self.name: str | None = None
         self.engine: Any = None
-        self.begun = time.time()
+        self.queue = queue_of(jobs.machine.scheduler)
         self._told: set[tuple[str, str]] = set()
         self._seen: dict[str, Job] = {}
         self._stop = threading.Event()
 
-    @property
-    def queue(self) -> Queue | None:
-        """Queue of the scheduler, if any."""
-        scheduler = self.jobs.machine.scheduler
-        return queue_of(scheduler) if scheduler != "none" else None
-
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
-        """Start before the first job.
+        """Start before the first job; `planned` has rule and name (dataset, run ...) of every job that will run.
 
-        Args:
-            planned: rule and name (dataset, run ...) of every job that will run.
-            executor: the workflow engine's name (`local`, `slurm`, `cluster-generic`).
-            name: submission name of this driver's jobs.
-            engine: the engine's job submitter.
-
-        Raises:
-            UserError: another driver is active; the profile lacks the node size; a user file is missing; a job can never start.
+        UserError if another driver is active, the profile lacks the node size, or a job can never start.
         """
         setup()
-        self._check_profile(executor)
+        if executor != LOCAL and self.queue is None:
+            raise problem(
+                "the profile does not describe the nodes of the cluster",
+                got=f"executor {executor}, and `machine` has scheduler: none",
+                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
+                fix="run `dithc doctor --write-profile NAME` on the login node",
+            )
         self._hold()
         stages = [(MANIFESTS.get(rule, rule), one) for rule, one in planned]
         for line in self.jobs.check(stages) if executor != LOCAL else []:
@@ -78,7 +70,6 @@ class Driver:
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
-        """Report the reason, log and fix of each failed job."""
         self._stop.set()
         if self.queue is None or self.name is None:
             return
@@ -86,15 +77,6 @@ class Driver:
         for job in self.queue.ended(list(self._seen)):
             if not job.active and job.state != "COMPLETED":
                 log.error(self._told_of(job, self.queue))
-
-    def _check_profile(self, executor: str) -> None:
-        if executor != LOCAL and self.jobs.machine.scheduler == "none":
-            raise problem(
-                "the profile does not describe the nodes of the cluster",
-                got=f"executor {executor}, and `machine` has scheduler: none",
-                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
-                fix="run `dithc doctor --write-profile NAME` on the login node",
-            )
 
     def _hold(self) -> None:
         folder = Path(self.matrix.root)
@@ -112,32 +94,27 @@ class Driver:
         atexit.register(lease.__exit__, None, None, None)
 
     def _take_up(self, queue: Queue) -> None:
-        """Wait for jobs that an earlier driver submitted."""
         try:
             before = parse(plain(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             return
-
-        def left() -> list[Job]:
-            return [job for job in queue.jobs(self.folder) if job.active and before is not None and job.name == before]
-
         told: set[str] = set()
-        while jobs := left():
+        while jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == before]:
             if {job.id for job in jobs} != told:
                 told = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
-                log.info(
-                    f"jobs of an earlier driver are in the queue: {names}; waiting for them; `scancel` them to continue now"
-                )
+                fix = "waiting for them; `scancel` them to continue now"
+                log.info(f"jobs of an earlier driver are in the queue: {names}; {fix}")
             self._name_those_in_vain(jobs)
             time.sleep(min(_look_seconds(), 5.0))
 
     def _watch(self, queue: Queue) -> None:
         look_seconds = _look_seconds()
+        most = look_seconds - PAUSE_GROWS_SECONDS
         while not self._stop.wait(look_seconds):
             # The plugin backs off to one poll every three minutes. A finished job would delay its successors that long.
-            if getattr(self.engine, PAUSE, 0) > look_seconds - PAUSE_GROWS_SECONDS:
-                setattr(self.engine, PAUSE, look_seconds - PAUSE_GROWS_SECONDS)
+            if getattr(self.engine, PAUSE, 0) > most:
+                setattr(self.engine, PAUSE, most)
             try:
                 self._look(queue)
             except Exception as error:  # an error in monitoring must not end the workflow
@@ -153,9 +130,8 @@ class Driver:
                 log.info(f"job {job.id} ({job.title}) was preempted: requeueing it")
                 slurm.requeue(job.id)
             if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
-                log.warning(
-                    f"job {job.id} ({job.title}) was canceled; if this driver keeps waiting for it, end it and start again"
-                )
+                fix = "if this driver keeps waiting for it, end it and start again"
+                log.warning(f"job {job.id} ({job.title}) was canceled; {fix}")
 
     def _name_those_in_vain(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -169,22 +145,18 @@ class Driver:
         return is_first
 
     def _told_of(self, job: Job, queue: Queue) -> str:
-        why, fix = ended_because(job)
-        path = queue.log(self.folder, job)
-        where = f" on {job.nodes}" if job.nodes else ""
-        status = "" if job.status in (None, 0) else f", status {job.status}"
-        by = f" {job.reason}" if job.reason else ""
-        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {job.state}{by}{status}{where} after {job.elapsed}"]
-        lines += [f"  why: {why}", f"  log: {path or 'none'}"]
+        (why, fix), path = ended_because(job), queue.log(self.folder, job)
+        end = f"{job.state} {job.reason}".strip() + (f", status {job.status}" if job.status else "")
+        end += (f" on {job.nodes}" if job.nodes else "") + f" after {job.elapsed}"
+        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {end}", f"  why: {why}", f"  log: {path or 'none'}"]
         last = tail(path) if path is not None else []
         lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])
 
 
 def _look_seconds() -> float:
-    """Return the polling interval of the queue."""
-    given = os.environ.get(LOOK_VARIABLE, "")
-    if given and not re.fullmatch(r"\d+(\.\d+)?", given):
+    given = os.environ.get(LOOK_VARIABLE) or f"{LOOK_SECONDS}"
+    if not re.fullmatch(r"\d+(\.\d+)?", given):
         log.warning(f"{LOOK_VARIABLE}={given} is not a number of seconds; using {LOOK_SECONDS:g} s")
         return LOOK_SECONDS
-    return max(0.5, float(given)) if given else LOOK_SECONDS
+    return max(0.5, float(given))

@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dithc.clutter import is_clutter
 from dithc.log import logger
@@ -29,7 +28,7 @@ def fingerprint(path: Path, *, named: bool) -> str | None:
     """
     digest = hashlib.sha256()
     if path.is_dir():
-        for number, (name, file) in enumerate(_files(path)):
+        for number, (name, file) in enumerate(_below(str(path), "", (os.path.realpath(path),))):
             digest.update(os.fsencode(name) + b"\0")
             if number < SIZED_FILES:
                 digest.update(_sample(file, blocks=1 if number < SAMPLED_FILES else 0, block_bytes=SAMPLED_BYTES))
@@ -53,22 +52,17 @@ class Files:
 
     def fingerprint(self, path: str, *, named: bool) -> str | None:
         """Return the fingerprint of a path; for missing files, the stored fingerprint of the last run."""
-        key = f"{path} as scenes" if named else path
-        if key not in self._taken:
-            found = fingerprint(Path(path), named=named) or self._before().get(key)
-            if found is None:
-                return None
+        key = _key(path, named=named)
+        if key not in self._taken and (found := fingerprint(Path(path), named=named) or self._before().get(key)):
             self._taken[key] = found
-        return self._taken[key]
+        return self._taken.get(key)
 
     def is_as_before(self, path: str, *, named: bool) -> bool:
         """Return whether the content is the same as in the last run; False if unknown."""
-        key = f"{path} as scenes" if named else path
-        before = self._before().get(key)
+        before = self._before().get(_key(path, named=named))
         return before is not None and before == self.fingerprint(path, named=named)
 
     def remember(self) -> None:
-        """Store the fingerprints of this run."""
         before = self._before()
         if before | self._taken != before:
             atomic_write(self.path, seal(before | self._taken))
@@ -83,12 +77,12 @@ class Files:
             return {}
 
 
-def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield relative name and path of every visible file; memory holds one folder's entries."""
-    yield from _below(str(folder), "", (os.path.realpath(folder),))
+def _key(path: str, *, named: bool) -> str:
+    return f"{path} as scenes" if named else path
 
 
 def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield relative name and path of every visible file; memory holds one folder's entries."""
     try:
         with os.scandir(folder) as found:
             entries = sorted((entry.name, entry.is_dir(), entry.is_symlink()) for entry in found)
@@ -106,7 +100,7 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
-    """Return size and hash of sampled blocks: the middle block, or blocks from start to end."""
+    """Return size and hash of sampled blocks; of all bytes if the file is smaller than the sample."""
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):  # opening a pipe can block forever; the reader rejects it
@@ -115,19 +109,16 @@ def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:
         text = f"{size}\0".encode()
         if not blocks:
             return text
-        digest: Any = hashlib.sha256()
+        digest = hashlib.sha256()
         with open(path, "rb", buffering=0) as file:
-            for start in _starts(size, blocks, block_bytes):
+            if size <= blocks * block_bytes:
+                starts = [*range(0, size, block_bytes)]
+            else:  # the middle block, or blocks from start to end
+                last = size - block_bytes
+                starts = [last // 2] if blocks == 1 else [last * number // (blocks - 1) for number in range(blocks)]
+            for start in starts:
                 file.seek(start)
                 digest.update(file.read(block_bytes))
-        return text + bytes(digest.digest())
+        return text + digest.digest()
     except OSError:
         return b"unreadable\0"
-
-
-def _starts(size: int, blocks: int, block_bytes: int) -> list[int]:
-    """Return the block starts; adjacent in a file smaller than the sample."""
-    if size <= blocks * block_bytes:
-        return list(range(0, size, block_bytes))
-    last = size - block_bytes
-    return [last // 2] if blocks == 1 else [last * number // (blocks - 1) for number in range(blocks)]

@@ -17,27 +17,23 @@ def words_of(engine: Any, argv: Sequence[str] | None = None) -> list[Words]:
 
     The driver passes them to its jobs, which have no profile, so all jobs share one configuration.
     """
-    settings = engine.config_settings
-    if not engine.is_main_process:
-        return [("the driver", list(settings.config_args or []))]
-    found = _said(sys.argv[1:] if argv is None else argv)
-    settings.config_args = [word for _, words in found for word in words]
-    return found
-
-
-def _said(argv: Sequence[str]) -> list[Words]:
     from snakemake.cli import get_argument_parser, get_profile_dir
     from snakemake.profiles import ProfileConfigFileParser
 
-    args, _ = get_argument_parser().parse_known_args(list(argv))
-    found = []
+    settings = engine.config_settings
+    if not engine.is_main_process:
+        return [("the driver", list(settings.config_args or []))]
+    args, _ = get_argument_parser().parse_known_args(list(sys.argv[1:] if argv is None else argv))
+    found: list[Words] = []
     for name in args.profile or []:
         place = None if name == "none" else get_profile_dir(name)
         if place is not None:
             with Path(place[1]).open() as file:
                 words = ProfileConfigFileParser().parse(file).get("config", [])
             found.append((str(place[1]), [str(word) for word in ([words] if isinstance(words, str) else words)]))
-    return [*found, ("the command line", list(args.config or []))]
+    found.append(("the command line", list(args.config or [])))
+    settings.config_args = [word for _, words in found for word in words]
+    return found
 
 
 def also_make(plan: Any, outputs: Set[str]) -> None:

@@ -44,12 +44,10 @@ class Matrix:
 
     @property
     def pretrainings(self) -> list[str]:
-        """Runs that start from scratch."""
         return [name for name in self.experiment.runs if name not in self.finetunings]
 
     @property
     def finetunings(self) -> list[str]:
-        """Runs that start from another run or from a file."""
         return [name for name, run in self.experiment.runs.items() if run.init or run.init_file]
 
     @property
@@ -58,15 +56,14 @@ class Matrix:
         return sorted({self.real_set(name) for name in self.experiment.scored})
 
     def real_set(self, evaluation: str) -> str:
-        """Return the real feature set that an evaluation is compared with."""
         chosen = self.experiment.evaluations[evaluation]
         count = chosen.real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
     def measured(self, features: str) -> str:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
-        chosen = self.experiment.evaluations.items()
-        asking = [one for name, one in chosen if features in (name, self.real_set(name))]
+        evaluations = self.experiment.evaluations
+        asking = [one for name, one in evaluations.items() if features in (name, self.real_set(name))]
         options = ["--turned"] if any(one.searches_copies for one in asking) else []
         options += ["--pixels"] if any(one.sees_pixels for one in asking) else []
         triplets = dict.fromkeys(name for one in asking for name in one.triplet_names)
@@ -90,7 +87,6 @@ class Matrix:
         return f"{self.root}/{stage}/{name}/manifest.json"
 
     def log(self, name: str) -> str:
-        """Return the log file of a rule."""
         return f"{self.root}/logs/{name}.log"
 
     def segment(self, run: str, step: int | str) -> str:
@@ -99,7 +95,6 @@ class Matrix:
         return f"{self.root}/runs/{run}/step_{number}.json"
 
     def final(self, run: str) -> str:
-        """Return the manifest of a run at its last step."""
         return self.segment(run, self.experiment.runs[run].steps)
 
     @property
@@ -122,28 +117,27 @@ class Matrix:
         return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
 
     def segments(self, run: str) -> list[int]:
-        """Return the last step of each segment of a run."""
         chosen = self.experiment.runs[run]
         return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
 
-    @property
-    def bench_file(self) -> list[str]:
-        """The JSON of the step bench, if requested."""
-        return [f"{self.root}/bench/step.json"] if self.experiment.bench.model else []
-
-    @property
-    def strategies_file(self) -> list[str]:
-        """The JSON of the strategy comparison, if requested."""
-        return [f"{self.root}/bench/strategies.json"] if self.experiment.bench.strategies.models else []
+    def bench_file(self, name: str) -> list[str]:
+        """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`, `sampling`) if it is requested."""
+        bench = self.experiment.bench
+        is_requested = {
+            "step": bench.model,
+            "strategies": bench.strategies.models,
+            "stepwise": bench.stepwise.model,
+            "automem": bench.automem.model,
+            "sampling": bench.sampling.model,
+        }
+        return [f"{self.root}/bench/{name}.json"] if is_requested[name] else []
 
     @property
     def measured_files(self) -> list[str]:
-        """The JSON files of weak and of strong scaling, measured."""
         return [f"{self.root}/bench/scaling-{mode}.json" for mode in ("weak", "strong")]
 
     @property
     def simulated_files(self) -> list[str]:
-        """The JSON files of simulated scaling."""
         return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.of]
 
     @property
@@ -152,29 +146,11 @@ class Matrix:
         measured = self.measured_files if self.experiment.bench.scaling.models else []
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
 
-    @property
-    def stepwise_file(self) -> list[str]:
-        """The JSON of the stepwise bench, if requested."""
-        return [f"{self.root}/bench/stepwise.json"] if self.experiment.bench.stepwise.model else []
-
-    @property
-    def automem_file(self) -> list[str]:
-        """The JSON of the AutoMem bench, if requested."""
-        return [f"{self.root}/bench/automem.json"] if self.experiment.bench.automem.model else []
-
-    @property
-    def sampling_file(self) -> list[str]:
-        """The JSON of the sampling bench, if requested."""
-        return [f"{self.root}/bench/sampling.json"] if self.experiment.bench.sampling.model else []
-
     def paper_scores(self, target: str) -> list[str]:
-        """Return the score manifests of fine-tuned models for table 1."""
-        judged = [
-            name
-            for name, one in self.experiment.evaluations.items()
-            if one.run in self.finetunings and one.at == "final" and name in self.experiment.scored
-        ]
-        return [self.path("fid", name) for name in judged] if target == "table1" else []
+        evaluations = self.experiment.evaluations
+        final = (name for name in self.experiment.scored if evaluations[name].at == "final")
+        paths = [self.path("fid", name) for name in final if evaluations[name].run in self.finetunings]
+        return paths if target == "table1" else []
 
     def paper_pictures(self, target: str) -> list[str]:
         """Return the report mosaics for figure 8; empty without evaluations."""
@@ -185,7 +161,6 @@ class Matrix:
     # dependencies
 
     def dataset_of(self, evaluation: str) -> str:
-        """Return the dataset of an evaluation."""
         return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
 
     def scene_input(self, dataset: str) -> list[str]:
@@ -219,19 +194,14 @@ class Matrix:
     def _with_files(self, value: Any, *, named: bool) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
-            key: self.files.fingerprint(part, named=named)
-            if key in PATHS and isinstance(part, str)
-            else self._with_files(part, named=named)
-            for key, part in value.items()
-        }
+        found = {key: self._with_files(part, named=named) for key, part in value.items()}
+        paths = {key: part for key, part in value.items() if key in PATHS and isinstance(part, str)}
+        return found | {key: self.files.fingerprint(path, named=named) for key, path in paths.items()}
 
     def extractor_name(self, evaluation: str) -> str:
-        """Return the extractor of an evaluation."""
         return self.experiment.evaluations[evaluation].extractor
 
     def extractor_of(self, name: str) -> list[str]:
-        """Return the manifest of a trained extractor; empty for a file."""
         return [self.path("extractors", name)] if self.experiment.extractors[name].kind == "classifier" else []
 
     def codec_of(self, dataset: str) -> list[str]:

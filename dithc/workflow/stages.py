@@ -1,6 +1,6 @@
 """Stages of an experiment with rule, output, log and dependencies."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,9 @@ from dithc.workflow.matrix import Matrix
 
 # Stage names in manifests, if they differ from the rule.
 MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
+# Rules of benches by the first word of their files.
+BENCHES = {"step": "bench", "strategies": "strategies", "scaling": "measure_scaling", "simulated": "simulate_scaling"}
+BENCHES |= {name: f"measure_{name}" for name in ("stepwise", "automem", "sampling")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +21,6 @@ class Stage:
     Attributes:
         kind, name: type of object, such as `data set`, and its name.
         wildcards: values in the order of the rule's output.
-        output: file that marks completion.
         needs: outputs of earlier stages.
         step: last step of a segment of a run; else 0.
     """
@@ -44,7 +46,6 @@ class Stage:
 
     @property
     def title(self) -> str:
-        """Rule and name for messages."""
         end = f" to step {self.step}" if self.step else ""
         return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
 
@@ -52,38 +53,30 @@ class Stage:
 def stages_of(matrix: Matrix) -> list[Stage]:
     """Return all stages up to the report, grouped by object (dataset, run ...), in work order."""
     before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
-    report = Stage(
-        kind="report",
-        name="",
-        rule="report",
-        wildcards=(),
-        output=f"{matrix.root}/report.html",
-        log=matrix.log("report"),
-        needs=tuple(stage.output for stage in before),
-    )
-    return [*before, report]
+    report, log, needs = f"{matrix.root}/report.html", matrix.log("report"), tuple(stage.output for stage in before)
+    return [*before, Stage(kind="report", name="", rule="report", wildcards=(), output=report, log=log, needs=needs)]
+
+
+def _stage(kind: str, name: str, rule: str, output: str, log: str, needs: Iterable[str]) -> Stage:
+    """Return a stage whose only wildcard is its name."""
+    return Stage(kind=kind, name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(needs))
 
 
 def _datasets(matrix: Matrix) -> Iterator[Stage]:
     for name in matrix.experiment.datasets:
         made, scenes, tiles = matrix.scene_input(name), matrix.path("scenes", name), matrix.path("tiles", name)
-        steps: list[tuple[str, str, list[str]]] = []
-        steps += [("synthesize", matrix.path("inputs", name), [])] if made else []
+        steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
         steps += [("stage", scenes, made), ("tiles", tiles, [scenes])]
         steps += [("latents", matrix.path("latents", name), [tiles, *matrix.codec_of(name)])]
         for rule, output, needs in steps:
-            log = matrix.log(f"{rule}/{name}")
-            yield Stage(
-                kind="data set", name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(needs)
-            )
+            yield _stage("data set", name, rule, output, matrix.log(f"{rule}/{name}"), needs)
 
 
 def _codecs(matrix: Matrix) -> Iterator[Stage]:
     for name, codec in matrix.experiment.codecs.items():
         if isinstance(codec, codecs.KlVae):
-            needs = (matrix.path("tiles", codec.trained_on),)
-            output, log = matrix.path("codecs", name), matrix.log(f"codec/{name}")
-            yield Stage(kind="codec", name=name, rule="codec", wildcards=(name,), output=output, log=log, needs=needs)
+            needs = [matrix.path("tiles", codec.trained_on)]
+            yield _stage("codec", name, "codec", matrix.path("codecs", name), matrix.log(f"codec/{name}"), needs)
 
 
 def _runs(matrix: Matrix) -> Iterator[Stage]:
@@ -105,11 +98,8 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
     experiment = matrix.experiment
     for name, extractor in experiment.extractors.items():
         if extractor.trained_on is not None and matrix.extractor_of(name):
-            needs = (matrix.path("tiles", extractor.trained_on),)
             output, log = matrix.path("extractors", name), matrix.log(f"extractor/{name}")
-            yield Stage(
-                kind="extractor", name=name, rule="extractor", wildcards=(name,), output=output, log=log, needs=needs
-            )
+            yield _stage("extractor", name, "extractor", output, log, [matrix.path("tiles", extractor.trained_on)])
     for name in matrix.real_sets:
         dataset, split, count, extractor_name = name.split(".", 3)
         yield Stage(
@@ -132,23 +122,14 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
             compared = [real, features, matrix.path("tiles", matrix.dataset_of(name))]
             steps += [("fid", "fid", matrix.path("fid", name), compared)]
         for rule, folder, output, inputs in steps:
-            log = matrix.log(f"{folder}/{name}")
-            yield Stage(
-                kind="evaluation", name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(inputs)
-            )
+            yield _stage("evaluation", name, rule, output, matrix.log(f"{folder}/{name}"), inputs)
 
 
 def _benches(matrix: Matrix) -> Iterator[Stage]:
-    rules = [("bench", "", path) for path in matrix.bench_file]
-    rules += [("strategies", "", path) for path in matrix.strategies_file]
-    for path in matrix.scaling_files:
-        rule, _, word = Path(path).stem.partition("-")
-        rules += [("measure_scaling" if rule == "scaling" else "simulate_scaling", word, path)]
-    rules += [("measure_stepwise", "", path) for path in matrix.stepwise_file]
-    rules += [("measure_automem", "", path) for path in matrix.automem_file]
-    rules += [("measure_sampling", "", path) for path in matrix.sampling_file]
-    for rule, word, path in rules:
+    first, last = (("step", "strategies"), ("stepwise", "automem", "sampling"))
+    paths = [path for name in first for path in matrix.bench_file(name)] + matrix.scaling_files
+    for path in paths + [path for name in last for path in matrix.bench_file(name)]:
         name = Path(path).stem
-        wildcards = (word,) if word else ()
-        log = matrix.log(f"bench/{name}")
-        yield Stage(kind="bench", name=name, rule=rule, wildcards=wildcards, output=path, log=log)
+        bench, _, mode = name.partition("-")
+        wildcards, log = (mode,) if mode else (), matrix.log(f"bench/{name}")
+        yield Stage(kind="bench", name=name, rule=BENCHES[bench], wildcards=wildcards, output=path, log=log)

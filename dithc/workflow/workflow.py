@@ -43,8 +43,7 @@ class Workflow(Matrix):
     def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
         """Return the workflow for Snakemake's `workflow` and `config`, overridden by profiles and the command line.
 
-        Raises:
-            UserError: Snakemake was started outside `dithc run` in a locale without UTF-8.
+        UserError if Snakemake was started outside `dithc run` in a locale without UTF-8.
         """
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             fix = "start it by `dithc run`, or: export PYTHONUTF8=1"

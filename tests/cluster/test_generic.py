@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dithc.cluster import ask, deadline, generic, generic_queue, queue_of
-from dithc.cluster.generic import LOST_SECONDS, MAX_FRUITLESS, cancel, status, submit, verdict
+from dithc.cluster.generic import LOST_SECONDS, cancel, status, submit, verdict
 from dithc.cluster.queue import Job
 from dithc.cluster.records import load
 from dithc.log import UserError
@@ -72,8 +72,13 @@ def hand_in(folder: Path, command: str, **properties: object) -> str:
     return submit(["pbs", "-q", "large", str(script)], folder=folder)
 
 
-def test_job_that_succeeds_is_submitted_once(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "echo hello; pwd")
+def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
+    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DITHC_MPIEXEC", "/opt/my mpi/mpiexec")
+    monkeypatch.setenv("DITHC_DRIVER_PID", "1")
+    settings = 'echo "$DITHC_MPIEXEC|${DITHC_DRIVER_PID:-none}|$(( DITHC_DEADLINE - $(date +%s) > 1700 ))"'
+    number = hand_in(tmp_path, f"{settings}; pwd")
     assert status(number, folder=tmp_path) == "success"
     words = (pbs / "1.words").read_text()
     assert "select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2000mb" in words
@@ -83,15 +88,7 @@ def test_job_that_succeeds_is_submitted_once(pbs: Path, tmp_path: Path) -> None:
     assert (job.id, job.state, job.status, job.title) == (number, "COMPLETED", 0, "pretrain run=a step=0000020")
     log = queue.log(tmp_path, job)
     assert log is not None
-    assert log.read_text().splitlines()[1:] == ["hello", str(tmp_path)]
-
-
-def test_job_that_stopped_runs_again_until_it_is_done(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 3 ] || { touch $DITHC_AGAIN_FILE; exit 1; }')
-    assert [status(number, folder=tmp_path) for _ in range(3)] == ["running", "running", "success"]
-    record = load(tmp_path, number)
-    assert record is not None
-    assert (record.current, number) == ("3.pbs01", "1.pbs01")
+    assert log.read_text().splitlines()[1:] == ["/opt/my mpi/mpiexec|none|1", str(tmp_path)]
 
 
 @pytest.mark.parametrize("code", [1, 2, 76, 137])
@@ -121,16 +118,13 @@ def test_job_of_a_lost_node_runs_again(pbs: Path, tmp_path: Path) -> None:
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["running", "success"]
 
 
-def test_job_that_gets_nowhere_is_given_up(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "touch $DITHC_AGAIN_FILE; exit 1")
-    answers = [status(number, folder=tmp_path) for _ in range(MAX_FRUITLESS + 1)]
-    assert answers == ["running"] * MAX_FRUITLESS + ["failed"]
-
-
-def test_job_that_gets_further_each_time_is_not_given_up(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, 'cat "$PBS_FOLDER/last" > $DITHC_AGAIN_FILE; exit 1')
-    answers = [status(number, folder=tmp_path) for _ in range(MAX_FRUITLESS + 5)]
-    assert set(answers) == {"running"}
+@pytest.mark.parametrize(("reached", "last"), [("touch", "failed"), ('cat "$PBS_FOLDER/last" >', "running")])
+def test_only_a_job_without_progress_is_given_up(
+    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: str, last: str
+) -> None:
+    monkeypatch.setattr(generic, "MAX_FRUITLESS", 3)
+    number = hand_in(tmp_path, f"{reached} $DITHC_AGAIN_FILE; exit 1")
+    assert [status(number, folder=tmp_path) for _ in range(4)] == ["running"] * 3 + [last]
 
 
 def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> None:
@@ -140,6 +134,9 @@ def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> 
     assert (pbs / "last").read_text() == "1\n"
     (pbs / "full").unlink()
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["running", "success"]
+    record = load(tmp_path, number)
+    assert record is not None
+    assert (record.current, number) == ("2.pbs01", "1.pbs01")
 
 
 def test_silent_system_decides_nothing(pbs: Path, tmp_path: Path) -> None:
@@ -184,22 +181,6 @@ def test_job_that_nobody_knows_runs_again_after_a_while(
 )
 def test_verdict(left: int | None, again: bool, state: str, code: int | None, word: str) -> None:
     assert verdict(status=left, again=again, job=Job(id="1", state=state, status=code)) == word
-
-
-def test_settings_reach_a_job_without_the_environment(
-    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DITHC_MPIEXEC", "/opt/my mpi/mpiexec")
-    monkeypatch.setenv("DITHC_DRIVER_PID", "1")
-    number = hand_in(
-        tmp_path, 'echo "$DITHC_MPIEXEC|${DITHC_DRIVER_PID:-none}|$(( DITHC_DEADLINE - $(date +%s) > 1700 ))"'
-    )
-    assert status(number, folder=tmp_path) == "success"
-    queue = queue_of("generic")
-    (job,) = queue.jobs(tmp_path)
-    log = queue.log(tmp_path, job)
-    assert log is not None
-    assert log.read_text().splitlines()[1] == "/opt/my mpi/mpiexec|none|1"
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ SITE = read_site(CONFIG, PARTITIONS, NODES, mpi="MPI plugin types are...\n\tpmix
 
 def test_partitions_nodes_and_limits_are_read() -> None:
     cpu, long = SITE.partitions
-    assert (cpu.is_default, cpu.max_minutes, cpu.max_nodes, cpu.preempt) == (True, 36 * 60 + 30, 4, "REQUEUE")
+    assert (cpu.is_default, cpu.max_minutes, cpu.max_nodes) == (True, 36 * 60 + 30, 4)
     assert (long.is_up, long.max_minutes, long.max_nodes, long.max_memory_mb) == (False, None, None, 64000)
     assert [(kind.names, kind.cpus, kind.is_up) for kind in cpu.kinds] == [
         (("n1", "n2"), 76, True),
@@ -62,20 +62,14 @@ def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> Non
     assert any("nodes differ" in note for note in notes)
 
 
-def test_profile_of_a_site_without_accounting_and_pmi2_says_so(tmp_path: Path) -> None:
-    site = replace(SITE, accounting=False, mpi=("pmix",))
-    text, notes = profile_text("site", site, site.partitions[0], dies=3, nodes=1, account=None)
-    (tmp_path / "config.yaml").write_text(text)
-    machine, content = Machine.of_profile(tmp_path)
-    assert content["slurm-status-command"] == "squeue"
-    assert machine.srun_mpi == "auto"
-    assert machine.ranks_per_node == 1, "40 CPUs are not shared by 3 dies"
-    assert any("squeue" in note for note in notes)
-
-
 def test_finished_jobs_that_leave_the_queue_at_once_are_followed_by_the_accounting(tmp_path: Path) -> None:
-    text, _ = profile_text("s", replace(SITE, min_job_age_seconds=2), SITE.partitions[0], dies=1, nodes=1, account=None)
-    assert "\nslurm-status-command: sacct\n" in text
+    short = replace(SITE, min_job_age_seconds=2)
+    for one, command in ((short, "sacct"), (replace(short, accounting=False), "squeue")):
+        text, _ = profile_text("s", one, one.partitions[0], dies=3, nodes=1, account=None)
+        (tmp_path / "config.yaml").write_text(text)
+        machine, content = Machine.of_profile(tmp_path)
+        assert content["slurm-status-command"] == command
+        assert machine.ranks_per_node == 1, "40 CPUs are not shared by 3 dies"
 
 
 SEEN = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}

@@ -20,8 +20,19 @@ REQUEST = Request(
 )
 
 
-def words(system: str, request: Request = REQUEST) -> str:
-    return " ".join(SYSTEMS[system].submit(request))
+SUBMITTED = {
+    "slurm": "--job-name=dithc-pretrain --nodes=2 --ntasks=8 --cpus-per-task=12 --mem=30000M --time=90",
+    "pbs": "-N dithc-pretrain -j oe -o /work/job.out -r y -l select=2:ncpus=48:mpiprocs=4:ompthreads=12:mem=30000mb "
+    "-l walltime=01:30:00 -l place=scatter",
+    "lsf": "-n 96 -R span[ptile=48] -R rusage[mem=30000MB/host] -W 90",
+    "fujitsu": "-L node=2,elapse=01:30:00,node-mem=30000M --mpi proc=8,max-proc-per-node=4",
+}
+NUMBERS = {
+    "slurm": {"4711\n": "4711", "4711;cluster\n": "4711"},
+    "pbs": {"1234.pbs01\n": "1234.pbs01"},
+    "lsf": {"Verifying ...\nJob <88120> is submitted to default queue <normal>.\n": "88120"},
+    "fujitsu": {"[INFO] PJM 0000 pjsub Job 238 submitted.\n": "238"},
+}
 
 
 def read(system: str, text: str, ask: int = 0) -> dict[str, Job]:
@@ -29,55 +40,17 @@ def read(system: str, text: str, ask: int = 0) -> dict[str, Job]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_words_of_the_site_stand_before_the_script_which_is_last(system: str) -> None:
-    assert SYSTEMS[system].submit(REQUEST)[-3:] == ["-q", "large", "/work/job.sh"]
+def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
+    submitted = SYSTEMS[system].submit(REQUEST)
+    assert submitted[-3:] == ["-q", "large", "/work/job.sh"], "options of the site must precede the script"
+    assert SUBMITTED[system] in " ".join(submitted)
+    for printed, number in (NUMBERS[system] | {"error: no such queue\n": None}).items():
+        assert SYSTEMS[system].number_in(printed) == number
 
 
-@pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "slurm"])
-def test_system_that_was_not_tried_says_so(system: str) -> None:
-    assert "recorded and stubbed commands only" in SYSTEMS[system].tried
-
-
-def test_slurm_gets_nodes_ranks_cores_memory_and_minutes() -> None:
-    for part in ("--nodes=2 --ntasks=8 --cpus-per-task=12", "--mem=30000M", "--time=90", "--job-name=dithc-pretrain"):
-        assert part in words("slurm")
-
-
-def test_pbs_gets_a_chunk_for_each_node() -> None:
-    assert "-l select=2:ncpus=48:mpiprocs=4:ompthreads=12:mem=30000mb -l walltime=01:30:00 -l place=scatter" in words(
-        "pbs"
-    )
-    assert "-N dithc-pretrain -j oe -o /work/job.out" in words("pbs")
-
-
-def test_lsf_gets_slots_spread_over_hosts_and_memory_of_a_host() -> None:
-    assert "-n 96 -R span[ptile=48] -R rusage[mem=30000MB/host] -W 90" in words("lsf")
-
-
-def test_fujitsu_gets_nodes_elapse_and_ranks() -> None:
-    assert "-L node=2,elapse=01:30:00,node-mem=30000M --mpi proc=8,max-proc-per-node=4" in words("fujitsu")
+def test_one_rank_of_fujitsu_needs_no_mpi() -> None:
     one = Request(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
-    assert "--mpi" not in words("fujitsu", one)
-
-
-@pytest.mark.parametrize(
-    ("system", "printed", "number"),
-    [
-        ("slurm", "4711\n", "4711"),
-        ("slurm", "4711;cluster\n", "4711"),
-        ("pbs", "1234.pbs01\n", "1234.pbs01"),
-        ("lsf", "Job <88120> is submitted to queue <normal>.\n", "88120"),
-        ("lsf", "Verifying ...\nJob <88120> is submitted to default queue <normal>.\n", "88120"),
-        ("fujitsu", "[INFO] PJM 0000 pjsub Job 238 submitted.\n", "238"),
-    ],
-)
-def test_number_of_a_submitted_job_is_found(system: str, printed: str, number: str) -> None:
-    assert SYSTEMS[system].number_in(printed) == number
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_refusal_has_no_number(system: str) -> None:
-    assert SYSTEMS[system].number_in("error: no such queue\n") is None
+    assert "--mpi" not in SYSTEMS["fujitsu"].submit(one)
 
 
 def test_slurm_queue_and_accounting_are_read() -> None:

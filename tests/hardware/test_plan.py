@@ -17,23 +17,13 @@ def test_every_rank_gets_its_own_cores_and_none_is_left(two_sockets):
     assert cores == list(range(80))
     assert [rank.cpus[0] for rank in core_plan.ranks] == [0, 20, 40, 60]
     assert all(rank.pin and len(rank.cpus) == 40 for rank in core_plan.ranks)
-
-
-def test_a_rank_with_many_cores_leaves_some_for_moving_data(two_sockets):
-    machine = discover(two_sockets.root)
-    (first, _) = plan(machine, ranks_per_node=2).ranks
-    assert dict(first.reserved) == {"communication": 19, "load": 39}
-    assert first.num_threads == len(first.compute) == 38
+    assert any("spans several sockets" in why for why in plan(machine, ranks_per_node=1).reasons)
 
 
 def test_nothing_is_reserved_with_few_cores_and_the_plan_says_so(flat_machine):
     core_plan = plan(discover(flat_machine(num_cores=4).root), ranks_per_node=2)
     assert all(rank.reserved == () and rank.num_threads == 2 for rank in core_plan.ranks)
     assert "no core reserved for communication" in core_plan.reasons[0]
-
-
-def test_a_rank_over_two_sockets_is_reported(two_sockets):
-    assert any("spans several sockets" in why for why in plan(discover(two_sockets.root), ranks_per_node=1).reasons)
 
 
 def test_more_ranks_than_cores_share_them_unbound(flat_machine):
@@ -88,14 +78,9 @@ def test_apply_binds_to_the_planned_cpus_and_never_widens_a_mask():
     before = os.sched_getaffinity(0)
     one = min(before)
     (rank_plan,) = plan(discover(), ranks_per_node=1).ranks
+    apply(replace(rank_plan, cpus=(one,), pin=False))
+    assert os.sched_getaffinity(0) == before
     assert apply(replace(rank_plan, cpus=(one,), num_threads=1, pin=True)) == 1
     assert os.sched_getaffinity(0) == {one}
     assert apply(replace(rank_plan, cpus=tuple(sorted({one, one + 1})), num_threads=2, pin=True)) == 1
     assert os.sched_getaffinity(0) == {one}
-
-
-def test_an_unbound_plan_leaves_the_mask_alone():
-    before = os.sched_getaffinity(0)
-    (rank_plan,) = plan(discover(), ranks_per_node=1).ranks
-    apply(replace(rank_plan, cpus=(min(before),), pin=False))
-    assert os.sched_getaffinity(0) == before

@@ -61,15 +61,13 @@ class Tree:
         self.write("proc/meminfo", f"MemTotal: {gib * 1024 * 1024} kB\nMemAvailable: {gib * 1024 * 512} kB")
         self.write("proc/cpuinfo", cpuinfo or "model name : Written CPU\nflags : fpu avx2 avx512f")
 
-    def task(self, thread: int, *, name: str, allowed: str, last_cpu: int) -> None:
-        """Add a thread of the process; field 39 of its stat is its last CPU."""
-        fields = ["S", *["0"] * 35, str(last_cpu), "0", "0"]
-        self.write(f"proc/self/task/{thread}/stat", f"{thread} ({name}) {' '.join(fields)}")
+    def task(self, thread: int, *, name: str, allowed: str) -> None:
+        """Add a thread of the process."""
+        self.write(f"proc/self/task/{thread}/stat", f"{thread} ({name}) S 0")
         self.write(f"proc/self/task/{thread}/status", f"Name:\t{name}\nCpus_allowed_list:\t{allowed}")
 
 
 def span(first: int, count: int) -> str:
-    """Format `count` CPUs from `first` in the kernel's notation."""
     return compact_cpus(range(first, first + count))
 
 

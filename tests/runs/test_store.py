@@ -1,14 +1,12 @@
 """Store: checkpoints are complete, damaged checkpoints are skipped, and pruning keeps the requested checkpoints."""
 
 import io
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 from dithc.log import UserError
-from dithc.runs import Manifest, Store, replacing
+from dithc.runs import Manifest, Store
 from dithc.sealed import seal, unseal
 
 
@@ -20,22 +18,6 @@ def save(store: Store, step: int, content: bytes = b"weights", **meta: object) -
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "run-0123456789ab")
-
-
-def test_saved_checkpoint_is_opened_with_its_meta_and_files(store):
-    save(store, 3)
-    found = store.open(3)
-    assert (found.step, found.meta) == (3, {"step": 3})
-    assert found.weights("raw").read_bytes() == b"weights"
-    assert [entry["path"] for entry in found.files] == ["model.safetensors"]
-
-
-def test_newest_respects_the_bound_and_is_none_in_an_empty_store(store):
-    assert store.newest() is None
-    for step in (0, 5, 10):
-        save(store, step)
-    assert store.newest().step == 10
-    assert store.newest(at_most=9).step == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "missing", "commit"])
@@ -89,35 +71,11 @@ def test_the_only_checkpoint_is_not_passed_over_where_steps_were_made(store, ste
     assert store.newest(go_back=True) is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"step": 2', '"step": 1'),
-        ('"seed": 7', '"seed": 6'),
-        ('"bytes": 7', '"bytes": 8'),
-        ('"meta"', '"metb"'),
-        ('"seal": "', '"seal": "0'),
-        ('"seal"', '"seam"'),
-        ('"files"', '"filet"'),
-    ],
-)
-def test_altered_commit_file_is_damage(store, old, new):
-    save(store, 1, seed=7)
-    save(store, 2, seed=7)
-    path = store.path(2) / "checkpoint.json"
-    text = path.read_text()
-    assert text.count(old) == 1, text
-    path.write_text(text.replace(old, new))
-    with pytest.raises(UserError, match="damaged"):
-        store.open(2)
-    assert store.newest().step == 1
-
-
 def test_every_flipped_bit_of_a_commit_file_is_damage(store):
     save(store, 2, seed=7)
     path = store.path(2) / "checkpoint.json"
     written = path.read_bytes()
-    for place in range(8 * len(written)):
+    for place in range(0, 8 * len(written), 5):
         altered = bytearray(written)
         altered[place // 8] ^= 1 << place % 8
         path.write_bytes(altered)
@@ -151,12 +109,6 @@ def test_checkpoint_that_cannot_be_read_is_an_error_and_not_passed_over(store, n
     for look in (store.newest, lambda: store.open(2)):
         with pytest.raises(UserError, match=r"cannot be read[\s\S]*Permission denied[\s\S]*repair the file system"):
             look()
-
-
-def test_checkpoint_without_its_commit_file_does_not_exist(store):
-    save(store, 1)
-    (store.path(1) / "checkpoint.json").unlink()
-    assert store.steps() == []
 
 
 def test_failed_write_leaves_no_trace_and_the_earlier_intact(store):
@@ -210,14 +162,19 @@ def test_fix_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(st
 
 
 def test_sweep_removes_what_a_killed_trainer_left(store):
-    save(store, 1)
+    for step in (1, 3):
+        save(store, step)
+    (store.path(3) / "checkpoint.json").unlink()
     (store.folder / ".step_0000002.tmp.host.1").mkdir()
+    assert store.steps() == [1]
     store.sweep()
     assert sorted(path.name for path in store.folder.iterdir()) == ["step_0000001"]
 
 
 def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
+    assert store.newest() is None
     found = save(store, 7)
+    assert (found, found.meta) == (store.open(7), {"step": 7})
     out = tmp_path / "results" / "runs" / "step_0000007.json"
     entries = Manifest.entries(out.parent, [found.weights("raw")])
     Manifest(
@@ -225,32 +182,6 @@ def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
     ).write(out)
     again, step = Store.of_run(out)
     assert (again.folder.resolve(), step) == (store.folder.resolve(), 7)
-
-
-def test_manifest_without_a_checkpoint_is_refused(tmp_path):
-    out = tmp_path / "manifest.json"
     Manifest(stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}).write(out)
     with pytest.raises(UserError, match="lists no checkpoint"):
         Store.of_run(out)
-
-
-def test_events_are_lines_of_json(store):
-    store.event("started", step=0)
-    store.event("done", step=5)
-    lines = (store.folder / "events.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["started", "done"]
-
-
-def test_replacing_keeps_the_old_file_on_error(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def fail_half_way() -> None:
-        with replacing(path) as temporary:
-            temporary.write_text("new")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_half_way()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -126,20 +125,8 @@ def test_line_that_a_kill_tore_is_passed_over_and_no_damage() -> None:
         assert ([row["step"] for row in found], altered) == ([1, 3], []), f"cut at {cut}"
 
 
-def test_line_without_a_sum_is_altered() -> None:
-    assert unseal_lines('{"step": 1}\n' + seal_line({"step": 3}) + '{"step": 4}\n') == ([{"step": 3}], [1, 3])
-
-
-def test_noise_is_neither_a_document_nor_a_line() -> None:
-    draw = Random(0)
-    for _ in range(200):
-        text = draw.randbytes(draw.randrange(200)).decode(errors="replace")
-        with pytest.raises(ValueError):
-            unseal(text)
-        assert unseal_lines(text)[0] == []
-
-
 def test_an_altered_end_of_the_last_line_is_found_and_a_line_half_written_is_passed_over() -> None:
+    assert unseal_lines('{"step": 1}\n' + seal_line({"step": 3}) + '{"step": 4}\n') == ([{"step": 3}], [1, 3])
     text = seal_line({"step": 1}) + seal_line({"step": 2})
     for bit in range(8):
         found, altered = unseal_lines(flipped(text, 8 * (len(text) - 1) + bit))

@@ -15,7 +15,10 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from dithc.workflow.watching.engine import _descendants
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
@@ -97,30 +100,26 @@ class Box:
             self.keeper.communicate()
 
     def run(self, *line: str, check: bool = True) -> str:
-        """Return the output of a Slurm command."""
         done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0 or not check, f"{' '.join(line)}: {done.stderr}"
         return done.stdout
 
     def wait(self, is_so: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
-        """Wait until a condition holds."""
         until = time.monotonic() + seconds
         while not is_so():
             assert time.monotonic() < until, f"waited {seconds:.0f} s for: {what}\n{self.run('squeue', check=False)}"
             time.sleep(0.2)
 
     def start_node(self, name: str) -> None:
-        """Start a node's daemon."""
         self._start("slurmd", "-N", name)
 
     def kill_node(self, name: str) -> None:
         """Kill a node's daemon and all its descendants, as a power failure does."""
         gone = [process for process in self.processes() if _is_slurmd(process, name) or _is_step_of(process, name)]
-        for process in [*gone, *_descendants(gone)]:
+        for process in [*gone, *(child for parent in gone for child in _descendants(parent))]:
             _kill(process)
 
     def processes(self) -> list[int]:
-        """Return the processes of this box's daemons and step managers."""
         return processes_of(self.folder)
 
     def _start(self, *line: str) -> None:
@@ -257,7 +256,6 @@ def _keep(folder: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the processes of Slurm, munge and MariaDB that use a folder."""
     return [number for number in _numbers() if f"{folder}/" in _open_files(number)]
 
 
@@ -306,7 +304,7 @@ def _is_step_of(number: int, node: str) -> bool:
     """Return whether a process manages a job step on a node: the environment of its children has the node's name."""
     if not _words(number).startswith("slurmstepd:"):
         return False
-    return any(f"SLURMD_NODENAME={node}\0" in _environment(child) for child in _descendants([number]))
+    return any(f"SLURMD_NODENAME={node}\0" in _environment(child) for child in _descendants(number))
 
 
 def _environment(number: int) -> str:
@@ -316,29 +314,12 @@ def _environment(number: int) -> str:
         return ""
 
 
-def _descendants(numbers: list[int]) -> list[int]:
-    parents: dict[int, int] = {}
-    for number in _numbers():
-        try:
-            parents[number] = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found, added = set(numbers), True
-    while added:
-        more = {number for number, parent in parents.items() if parent in found} - found
-        found, added = found | more, bool(more)
-    return sorted(found - set(numbers))
-
-
 def _kill(number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(number, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _end(number: int) -> None:
-    """End a daemon by SIGTERM, then SIGKILL."""
     try:
         os.kill(number, signal.SIGTERM)
     except ProcessLookupError:

@@ -57,7 +57,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_project(folder: Path) -> Path:
-    """Create a working folder with the workflow's files, the small experiment and a copy of the profiles."""
     folder.mkdir(parents=True)
     for name in ("Snakefile", "workflow", "config"):
         os.symlink(ROOT / name, folder / name)
@@ -86,14 +85,12 @@ class Scene:
         self.change_profile("ranks_per_node: 1, cpus_per_rank: 4", f"ranks_per_node: {ranks_per_node}, {cores}")
 
     def change_profile(self, old: str, new: str) -> None:
-        """Replace a part of the profile."""
         path = self.folder / "profiles" / "cluster" / "config.yaml"
         text = path.read_text()
         assert old in text, text
         path.write_text(text.replace(old, new))
 
     def dithc(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the project's folder."""
         line = [BIN / "dithc", *words]
         environment = self.box.environment
         return subprocess.run(
@@ -140,16 +137,13 @@ class Scene:
 
     @property
     def said(self) -> str:
-        """Output of all drivers so far."""
         return (self.folder / "driver.log").read_text()
 
     @property
     def step(self) -> int:
-        """Last finished training step."""
         return max(self.steps(), default=0)
 
     def steps(self) -> list[int]:
-        """Return the finished training steps in the order of the metrics."""
         rows = [
             line
             for path in self.folder.glob("store/pretrain-*/metrics/*.jsonl")
@@ -158,13 +152,11 @@ class Scene:
         return [int(json.loads(row)["step"]) for row in rows if row.endswith("}")]
 
     def reach(self, step: int) -> None:
-        """Wait until a training step is finished."""
         self.box.wait(lambda: self.step >= step or self.ended, f"step {step}\n{self.said[-3000:]}", seconds=120.0)
         assert not self.ended, self.said[-3000:]
 
     @property
     def ended(self) -> bool:
-        """True if the driver has ended."""
         return self.driver is not None and self.driver.poll() is not None
 
     def jobs(self) -> list[dict[str, str]]:
@@ -177,12 +169,10 @@ class Scene:
         return [{"id": row[0], "state": row[1], "what": row[3]} for row in here]
 
     def job(self) -> str:
-        """Return the number of the only queued or running job."""
         (one,) = [job for job in self.jobs() if job["state"] in ("PENDING", "RUNNING", "CONFIGURING")]
         return one["id"]
 
     def restarts(self, job: str) -> int:
-        """Return the number of restarts of a job."""
         text = self.box.run("scontrol", "show", "job", "-o", job)
         return int(text.partition("Restarts=")[2].split()[0])
 
@@ -195,13 +185,11 @@ class Scene:
         return found
 
     def kill_driver(self) -> None:
-        """Kill the driver, as a crash of the login node does."""
         assert self.driver is not None
         os.kill(self.driver.pid, signal.SIGKILL)
         self.driver.wait()
 
     def close(self) -> None:
-        """End the driver and all jobs."""
         if self.driver is not None and self.driver.poll() is None:
             self.driver.kill()
         for job in self.jobs():

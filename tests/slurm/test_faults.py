@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,21 +14,8 @@ from tests.slurm.conftest import FIRST_SEGMENT, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), pytest.mark.sampled("faults on Slurm")]
 
 
-def test_job_that_stopped_and_saved_goes_on_under_the_same_number(scene: Scene, uninterrupted: dict[str, str]) -> None:
-    scene.start(FIRST_SEGMENT)
-    scene.reach(60)
-    job = scene.job()
-    step = stop_kindly(job)
-    assert step
-    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
-    assert len(scene.jobs()) == 1, "no job was submitted twice"
-    assert scene.weights() == uninterrupted
-
-
-def stop_kindly(job: str) -> bool:
-    """Send SIGTERM to `dithc launch` of the job, as a deadline does; return whether it runs."""
+def stop_kindly(scene: Scene, job: str) -> None:
+    """Send SIGTERM to `dithc launch` of the job, as a deadline does."""
     for path in Path("/proc").iterdir():
         try:
             words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -36,25 +24,34 @@ def stop_kindly(job: str) -> bool:
             continue
         if "launch" in words and "train" in words and f"SLURM_JOB_ID={job}\0" in environment:
             os.kill(int(path.name), signal.SIGTERM)
-            return True
-    return False
+            return
+    pytest.fail("the job does not run")
 
 
-def test_preempted_training_goes_on_where_it_was(scene: Scene, uninterrupted: dict[str, str]) -> None:
+def preempt(scene: Scene, job: str) -> None:
+    size = (f"-N{NODES}", "--ntasks-per-node=1", f"-c{CPUS}", "-t1")
+    scene.box.run("sbatch", "-p", "high", *size, "-o/dev/null", "--wrap=sleep 2")
+
+
+def lose_node(scene: Scene, job: str) -> None:
+    scene.box.kill_node("n2")
+    scene.box.wait(lambda: "DOWN" in scene.box.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "node down")
+    scene.box.start_node("n2")
+
+
+@pytest.mark.parametrize("interrupt", [stop_kindly, preempt, lose_node])
+def test_interrupted_training_goes_on_under_the_same_number(
+    scene: Scene, uninterrupted: dict[str, str], interrupt: Callable[[Scene, str], None]
+) -> None:
     scene.start(FIRST_SEGMENT)
     scene.reach(60)
     job = scene.job()
-    preempt(scene)
-    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start")
+    interrupt(scene, job)
+    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
     status, said = scene.finish()
     assert status == 0, said[-4000:]
+    assert len(scene.jobs()) == 1 or interrupt is preempt, "no job was submitted twice"
     assert scene.weights() == uninterrupted
-
-
-def preempt(scene: Scene) -> None:
-    scene.box.run(
-        "sbatch", "-p", "high", f"-N{NODES}", "--ntasks-per-node=1", f"-c{CPUS}", "-t1", "-o/dev/null", "--wrap=sleep 2"
-    )
 
 
 def test_training_that_preemption_cancels_is_put_back_by_the_driver(
@@ -64,24 +61,11 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     scene.start(FIRST_SEGMENT)
     scene.reach(60)
     job = scene.job()
-    preempt(scene)
+    preempt(scene, job)
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
     status, said = scene.finish()
     assert status == 0, said[-4000:]
     assert "was preempted: requeueing it" in said
-    assert scene.weights() == uninterrupted
-
-
-def test_training_survives_the_death_of_a_node(scene: Scene, uninterrupted: dict[str, str]) -> None:
-    scene.start(FIRST_SEGMENT)
-    scene.reach(60)
-    job = scene.job()
-    scene.box.kill_node("n2")
-    scene.box.wait(lambda: "DOWN" in scene.box.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "node down")
-    scene.box.start_node("n2")
-    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
     assert scene.weights() == uninterrupted
 
 

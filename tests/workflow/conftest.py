@@ -36,12 +36,10 @@ def snakemake(folder: Path, *arguments: str, timeout: int = 1500) -> subprocess.
 
 
 def command(*arguments: str) -> list[str]:
-    """Return the command line of this environment's Snakemake."""
     return [str(Path(sys.executable).parent / "snakemake"), *arguments]
 
 
 def make_project(folder: Path) -> Path:
-    """Create a working folder with links to the workflow's files and the reduced settings."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("Snakefile", "workflow", "config", "profiles"):
         os.symlink(ROOT / name, folder / name)
@@ -54,7 +52,6 @@ def make_project(folder: Path) -> Path:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Return the command lines of running processes with a working folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -95,7 +92,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(path: Path, text: str = "") -> Path:
-    """Write a file, and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path

@@ -43,7 +43,6 @@ class Attack:
     expected: dict[str, Any] = field(default_factory=dict)
 
     def products(self) -> list[Path]:
-        """Return every file that a result depends on, sorted."""
         paths = [path for name in ("results", "store") for path in sorted((self.folder / name).rglob("*"))]
         return [
             path.relative_to(self.folder)
@@ -54,7 +53,6 @@ class Attack:
         ]
 
     def readers(self, victim: Path) -> list[list[str]]:
-        """Return the commands with a file, or the manifest that lists it, as an argument."""
         found = []
         for words in self.commands:
             given = [Path(word) for before, word in pairwise(words) if before != "--out"]
@@ -71,7 +69,6 @@ class Attack:
         return given.parent in victim.parents
 
     def run(self, words: list[str], scratch: Path) -> tuple[int, Any]:
-        """Run a stage into a separate folder; return its status and result."""
         out = scratch / Path(*Path(words[words.index("--out") + 1]).parts[-2:])
         words = [str(out) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
         if words[0] == "train" and (self.folder / words[words.index("--config") + 1]).read_bytes() == self.config:
@@ -85,7 +82,6 @@ class Attack:
         return status, _settled(json.loads(made.read_text())) if status == 0 else None
 
     def wanted(self, words: list[str], scratch: Path) -> Any:
-        """Return the result of a stage from intact files."""
         key = " ".join(words)
         if key not in self.expected:
             status, self.expected[key] = self.run(words, scratch / "whole")
@@ -94,7 +90,6 @@ class Attack:
 
     @property
     def config(self) -> bytes:
-        """Return the configuration as the driver wrote it."""
         return (self.folder / "whole-config.json").read_bytes()
 
 
@@ -111,7 +106,6 @@ def _settled(value: Any) -> Any:
 
 
 def _difference(a: Any, b: Any) -> Any:
-    """Return the first difference of two results."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return next((f"{key}: {_difference(a[key], b[key])}" for key in a if a[key] != b[key]), None)
     return f"{a} is not {b}"
@@ -143,7 +137,6 @@ def attack(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Attack:
 
 
 def flip(path: Path, draw: Random) -> str:
-    """Flip one bit in place; return a description."""
     data = bytearray(path.read_bytes())
     bit = draw.randrange(8 * len(data))
     data[bit // 8] ^= 1 << bit % 8

@@ -34,7 +34,6 @@ def start(folder: Path, said: Path) -> "subprocess.Popen[bytes]":
 
 
 def heed_sigint() -> None:
-    """Restore SIGINT, which a shell ignores in background tests, and which the command would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -43,7 +42,6 @@ def manifests(results: Path) -> list[Path]:
 
 
 def measured(results: Path) -> dict[str, Any]:
-    """Return the measurements of steps: results of short training runs, and the sealed seconds."""
     found = {str(path): dict(Manifest.read(path).numbers) for path in results.glob("runs/calibrate-*/step_*.json")}
     return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
 
@@ -92,25 +90,14 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
 
 
 def check(result: dict[str, Any], sealed: dict[str, float]) -> None:
-    """Check that a comparison is complete for every seed."""
     names = ["baseline", "flow", "worse"]
     assert {(one["contender"], one["seed"]) for one in result["trainings"]} == {(name, 0) for name in names}
     assert {name: result["seconds_per_step"][name] for name in names} == {
         name: seconds for name in names for key, seconds in sealed.items() if key.startswith(f"{name} ")
     }
-    for name in names:
-        limits = result["limits"][name]
-        assert limits["n"] == 8
-        assert all(isinstance(limits[key], float) for key in ("codec", "floor", "untrained"))
-        assert 0 <= limits["copies"] <= 1
-    for training in result["trainings"]:
-        steps, points = result["steps"][training["contender"]], training["points"]
-        assert [point["step"] for point in points] == [steps // 8, steps // 4, steps // 2, steps]
     assert set(result["ratios"]) == {"flow", "worse"}
     for ratio in result["ratios"].values():
         (row,) = ratio["by_seed"]
         assert row["seeds"] == [0, 0]
         assert row["wall"] == ratio["wall"] > 0
         assert row["flop"] == ratio["flop"] > 0
-        assert all(isinstance(value, float) for key in ("kid", "headroom") for value in row[key])
-        assert all(0 <= share <= 1 for share in row["copies"])

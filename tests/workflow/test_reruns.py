@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.workflow.conftest import command, make_project, snakemake
+from tests.workflow.conftest import make_project, snakemake
 
 pytestmark = [pytest.mark.slow, pytest.mark.alternates("whole workflows", "run again")]
 
@@ -96,16 +96,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
     )
     return folder
-
-
-def test_copies_are_searched_in_all_orientations(small: Path) -> None:
-    numbers = {
-        name: json.loads(manifest(small, name).read_text())["numbers"] for name in ("features/after", "fid/after")
-    }
-    assert numbers["features/after"]["turned"] == 8
-    assert {path.name for path in files(small, "features/after")} >= {"turned.npy", "turned.json"}
-    assert 0 <= numbers["fid/after"]["copies"] <= 1
-    assert numbers["fid/after"]["copies_n"][0] == 8
 
 
 def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes_nothing(small: Path) -> None:
@@ -230,34 +220,11 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
         ("features/after", "features_generated after"),
     ],
 )
-@pytest.mark.parametrize("fault", ["gone", "altered"])
-def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(
-    small: Path, product: str, again: str, fault: str
-) -> None:
+def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(small: Path, product: str, again: str) -> None:
     before = {path: path.read_bytes() for path in (small / "results").rglob("manifest.json")}
-    path = next(path for path in files(small, product) if path.suffix in (".npy", ".safetensors"))
-    if fault == "altered":  # the size is unchanged: `dithc verify` finds it, and the reported file is deleted
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 0xFF
-        path.write_bytes(content)
-        verify = [Path(command()[0]).parent / "dithc", "verify", "results", "store"]
-        found = subprocess.run(verify, cwd=small, capture_output=True, text=True, check=False)
-        assert found.returncode == 1
-        assert path.name in found.stdout
-        assert "rerun with --repair --profile FOLDER to delete these" in found.stderr
-    path.unlink()
+    next(path for path in files(small, product) if path.suffix in (".npy", ".safetensors")).unlink()
     assert run(small)[0] == [again]
     assert {path: path.read_bytes() for path in before} == before
-    assert run(small)[0] == []
-
-
-@pytest.mark.long
-def test_scenes_may_be_archived_after_they_were_staged(small: Path) -> None:
-    os.rename(small / "first", small / "archive")
-    assert run(small)[0] == []
-    edit(small, "sampler: ddim, steps: 2", "sampler: ddim, steps: 3")
-    assert run(small)[0] == sorted(JUDGED)
-    os.rename(small / "archive", small / "first")
     assert run(small)[0] == []
 
 

@@ -23,13 +23,13 @@ rule paper_cell:
         node_cores=lambda wc: W.paper.threads(wc.target, wc.cell),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=lambda wc: W.paper.runtime(wc.target, wc.cell),
-        nodes=lambda wc: W.paper.nodes(wc.target, wc.cell),
-        tasks=lambda wc: W.paper.tasks(wc.target, wc.cell),
+        nodes=lambda wc: W.paper.job(wc.target, wc.cell).nodes,
+        tasks=lambda wc: W.paper.job(wc.target, wc.cell).ranks,
         cpus_per_task=lambda wc: W.paper.task_cpus(wc.target, wc.cell),
         node=W.paper.of_node,
     params:
         config=W.config,
-        command=lambda wc: W.paper.command(wc.target, wc.cell),
+        command=lambda wc: W.paper.job(wc.target, wc.cell).command,
     shell:
         "OMP_NUM_THREADS={threads} dithc paper {wildcards.target} --config {params.config:q} {resources.node} "
         "--cell {wildcards.cell} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -5,12 +5,12 @@ rule report:
     input:
         manifests=W.manifests,
         paper="config/paper/reference.yaml",
-        bench=W.bench_file,
-        strategies=W.strategies_file,
+        bench=W.bench_file("step"),
+        strategies=W.bench_file("strategies"),
         scaling=W.scaling_files,
-        stepwise=W.stepwise_file,
-        automem=W.automem_file,
-        sampling=W.sampling_file,
+        stepwise=W.bench_file("stepwise"),
+        automem=W.bench_file("automem"),
+        sampling=W.bench_file("sampling"),
     output:
         html=f"{W.root}/report.html",
         numbers=f"{W.root}/report.json",

@@ -26,11 +26,7 @@ class OutputFolder(FileList):
     """Output folder of one stage."""
 
     def check(self, *, stage: str | None = None, name: str | None = None) -> dict[str, int | None]:
-        """Reject a folder that holds files of the user or of another stage.
-
-        Args:
-            stage: Stage that will write; None accepts all.
-            name: Name of the dataset, run or evaluation; None accepts all.
+        """Reject a folder that holds files of the user or of another stage or name; None accepts all.
 
         Returns:
             Size of each file that may be replaced, by relative path; None for an unknown size.
@@ -72,12 +68,9 @@ class OutputFolder(FileList):
         self._write(dict.fromkeys([*self._present(owned), *self._manifests()]), stage=stage, name=name)
 
     def plan(self, paths: Iterable[Path]) -> None:
-        """Add files to the marker before they are written.
+        """Add files to the marker of the nearest claimed folder above (else of this folder) before they are written.
 
-        Uses the marker of the nearest claimed folder above, or a new marker in this folder.
-
-        Raises:
-            UserError: A file with this name exists and dithc did not write it.
+        UserError if a file with this name exists and dithc did not write it.
         """
         home, listed = self._home(), self._home()._listed()
         names = home._free(paths)
@@ -102,13 +95,10 @@ class OutputFolder(FileList):
 
     @contextmanager
     def replaced(self, *, stage: str | None = None, name: str | None = None) -> Iterator[Path]:
-        """Yield a temporary folder that replaces this folder if the body succeeds.
+        """Yield a temporary folder that replaces this folder if the body succeeds; errors as in `check`, or a full disk.
 
         After an error, this folder is unchanged and no temporary file remains. Files that appear in it meanwhile are
         moved into the new folder.
-
-        Raises:
-            UserError: See `check`; or the disk is full.
         """
         self._recover()
         self.check(stage=stage, name=name)
@@ -133,7 +123,6 @@ class OutputFolder(FileList):
             ) from error
 
     def _remove_temporary(self, names: Collection[str]) -> None:
-        """Delete temporary files of killed processes."""
         for folder in {(self.folder / name).parent for name in names}:
             for path in [path for path in folder.glob(".*.tmp.*") if self._is_temporary(path, names)]:
                 log.info(f"removing {path}: its writer was killed")
@@ -168,8 +157,7 @@ class OutputFolder(FileList):
     def move(self, target: Path) -> None:
         """Rename a complete temporary folder to its final name, then delete the earlier folder with this name.
 
-        Raises:
-            OSError: The folder is not writable; the earlier folder is intact.
+        The earlier folder is intact after an OSError.
         """
         sizes: dict[str, int | None] = {self._relative(path): path.stat().st_size for path in files_of(self.folder)}
         self._write(self._listed() | sizes, scratch=None)
@@ -205,9 +193,7 @@ class OutputFolder(FileList):
             if aside.is_dir():
                 aside.rmdir()
         except OSError:
-            log.warning(
-                f"{aside} contains files that dithc did not write and that also exist in {self.folder}: move them elsewhere"
-            )
+            log.warning(f"{aside} contains files of the user that also exist in {self.folder}: move them elsewhere")
 
     def _recover(self) -> None:
         """Undo or complete the replacement of a killed process."""
@@ -235,13 +221,10 @@ def owns(path: Path) -> bool:
 
 
 def check_file(path: Path, *, stage: str | None = None, name: str | None = None) -> None:
-    """Reject an existing output file that dithc did not write.
+    """Reject an existing output file of the user or of another stage by a UserError.
 
     The marker of a single file must list it. The manifest of a run, which shares its folder with other manifests, must
     have a seal, and the same stage and name.
-
-    Raises:
-        UserError: The file belongs to the user or to another stage.
     """
     if is_stream(path) or not path.exists():
         return

@@ -25,20 +25,13 @@ MARKER_DEPTH = 2  # folders between a file and the marker that lists it
 
 
 class FileList:
-    """Files of an output folder that may be replaced or deleted.
-
-    Attributes:
-        folder: absolute path without symbolic links.
-        manifest: name of the manifest in the folder.
-        marker: name of the marker in the folder.
-    """
+    """Files of an output folder that may be replaced or deleted, by the names of its manifest and marker."""
 
     def __init__(self, folder: Path, *, manifest: str = "manifest.json", marker: str = MARKER_FILE) -> None:
         self.folder, self.manifest, self.marker = folder.resolve(), manifest, marker
 
     @classmethod
     def of(cls, manifest: Path) -> Self:
-        """Return the folder of a manifest."""
         return cls(manifest.parent, manifest=manifest.name)
 
     @classmethod
@@ -52,7 +45,6 @@ class FileList:
         return bool((self._read() or {}).get(SCRATCH))
 
     def delete(self) -> None:
-        """Delete all files that dithc wrote, and the folder if it is then empty."""
         self._delete([*self._present(self._owned())])
         _remove_empty(self.folder)
 
@@ -81,10 +73,8 @@ class FileList:
         return dict((self._read() or {"files": {}})["files"])
 
     def _documents(self) -> list[dict[str, Any]]:
-        """Return the intact documents among marker and both documents of the manifest.
-
-        `Manifest.read` is not used, because it would register files that will be replaced.
-        """
+        """Return the intact documents among marker and both documents of the manifest."""
+        # `Manifest.read` would register files that will be replaced.
         found = [self._read()]
         for name in self._manifests():
             with suppress(OSError, ValueError):
@@ -92,7 +82,6 @@ class FileList:
         return [document for document in found if document]
 
     def _owner(self) -> tuple[str | None, str | None]:
-        """Return stage and name in marker or manifest."""
         stated = [document for document in self._documents() if document.get("stage")]
         return (stated[0]["stage"], stated[0].get("name")) if stated else (None, None)
 
@@ -137,9 +126,8 @@ class FileList:
         if self.folder.exists() and not self.folder.is_dir():
             yield self.folder.name
         for root, folders, files in os.walk(self.folder, onerror=_raise):
-            folders[:] = sorted(
-                name for name in folders if not _is_of_system(name) and not FileList(Path(root) / name).is_scratch
-            )
+            visible = (name for name in folders if not _is_of_system(name))
+            folders[:] = sorted(name for name in visible if not FileList(Path(root) / name).is_scratch)
             repositories = [f"{name}/" for name in folders if name in VERSION_CONTROL]
             links = [name for name in folders if (Path(root) / name).is_symlink()]
             for name in sorted([*files, *repositories, *links]):
@@ -166,7 +154,6 @@ class FileList:
         return next((one for one in above if one._read() is not None), self)
 
     def _delete(self, names: Iterable[str]) -> None:
-        """Delete files, then folders that are empty."""
         removed = [self.folder / name for name in names]
         for path in removed:
             path.unlink(missing_ok=True)
@@ -181,7 +168,6 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Delete a folder that contains only markers."""
     with suppress(OSError):
         if all(path.name.endswith(MARKER_FILE) for path in folder.iterdir()):
             for marker in folder.iterdir():

@@ -27,13 +27,7 @@ def make_scratch(folder: Path) -> None:
 
 
 def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest.json") -> None:
-    """Delete a scratch folder or a folder inside it; of other folders, delete the files in their marker or manifest.
-
-    Args:
-        folder: Folder to delete; may be missing.
-        reason: Reason for the log.
-        manifest: Name of the manifest in the folder.
-    """
+    """Delete a scratch folder or a folder inside it; of other folders, delete the files in their marker or manifest."""
     if folder.is_symlink() or not folder.is_dir():
         return
     if reason:

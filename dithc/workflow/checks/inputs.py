@@ -20,11 +20,7 @@ PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
-    """Check the user's files for the given rules before the first job, without reading them completely.
-
-    Raises:
-        UserError: paths are missing or of the wrong type; the error lists all of them.
-    """
+    """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
     if faults:
@@ -42,11 +38,9 @@ def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
     if experiment.machine.inputs == "nodes":
         return []
     wanted: dict[str, str | None] = {}
-    if "stage" in rules:
-        wanted |= {f"datasets.{name}.source.path": one.source.path for name, one in experiment.datasets.items()}
-        wanted |= {
-            f"datasets.{name}.source.dem": getattr(one.source, "dem", None) for name, one in experiment.datasets.items()
-        }
+    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+        wanted[f"datasets.{name}.source.path"] = dataset.source.path
+        wanted[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
     if rules & {"latents", "sample"}:
         wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
     if rules & {"features_real", "features_generated"}:
@@ -84,7 +78,9 @@ def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
             if run.init_file is not None and not (may_lack and not Path(run.init_file).exists()):
                 yield from _weights(f"runs.{name}.init_file", Path(run.init_file))
     for name, dataset in experiment.datasets.items() if "stage" in rules else ():
-        yield from _unreadable(name, dataset)
+        path = Path(dataset.source.path or "no folder")
+        if dataset.source.path is not None and path.is_dir() and not any(True for _ in _below(path)):
+            yield f"datasets.{name}.source.path: {path}: the folder is empty"
 
 
 def _lacks(key: str, path: Path) -> Iterator[str]:
@@ -102,15 +98,6 @@ def _weights(key: str, path: Path) -> Iterator[str]:
         yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
 
 
-def _unreadable(name: str, dataset: datasets.Dataset) -> Iterator[str]:
-    source = dataset.source
-    path = Path(source.path) if source.path is not None else None
-    if path is None or not path.is_dir():
-        return
-    if not any(True for _ in _below(path)):
-        yield f"datasets.{name}.source.path: {path}: the folder is empty"
-
-
 def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
     """Yield bands in the settings that the scenes do not have."""
     experiment = matrix.experiment
@@ -123,10 +110,9 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
         codec = experiment.codecs[dataset.codec]
         if isinstance(codec, codecs.Foreign) and isinstance(codec.bands, list):
             named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
-        judged = {key: one for key, one in experiment.evaluations.items() if matrix.dataset_of(key) == name}
-        named |= {
-            f"evaluations.{key}.triplets": [band for t in one.triplets for band in t] for key, one in judged.items()
-        }
+        for key, one in experiment.evaluations.items():
+            if matrix.dataset_of(key) == name:
+                named[f"evaluations.{key}.triplets"] = [band for triplet in one.triplets for band in triplet]
         for key, bands in named.items():
             if strange := [band for band in dict.fromkeys(bands) if band not in known]:
                 yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"
@@ -144,14 +130,10 @@ def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged
     source = dataset.source
     if not isinstance(source, datasets.Sentinel2) or source.path is None or not Path(source.path).is_dir():
         return None
-    found = list(_products(Path(source.path)))
+    found = [path for path in _below(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
     if not found or not all(LEVEL_2A.search(one.name) for one in found):
         return None
     return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
-
-
-def _products(folder: Path) -> Iterator[Path]:
-    return (path for path in _below(folder) if path.name.upper().endswith((PRODUCTS, PACKED)))
 
 
 def _below(folder: Path) -> Iterator[Path]:

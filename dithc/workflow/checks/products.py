@@ -13,12 +13,7 @@ SHOWN = 3
 def check_owner(root: Path, paths: Iterable[Path]) -> None:
     """Reject files of the user in place of outputs: Snakemake deletes the outputs of a job before it starts.
 
-    Args:
-        root: results folder of the experiment.
-        paths: outputs of the planned jobs; in a first run also their logs.
-
-    Raises:
-        UserError: dithc did not write one of the files.
+    `paths` are the outputs of the planned jobs; in a first run also their logs. UserError if dithc did not write one.
     """
     config = root / "config.json"
     foreign = (path for path in (config, *paths) if path.exists() and not outputs.owns(path))
@@ -41,7 +36,6 @@ def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
 
 
 def told(path: str, faults: Iterable[str]) -> str:
-    """Return the log line of a damaged result."""
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
     return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{others}"

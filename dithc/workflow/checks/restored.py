@@ -10,9 +10,12 @@ from dithc.workflow.matrix import Matrix
 
 
 def digest_of(path: str) -> str | None:
-    """Return the digest of a result's manifest; None if unreadable."""
+    return manifest.digest if (manifest := _read(path)) is not None else None
+
+
+def _read(path: str) -> Manifest | None:
     try:
-        return Manifest.read(Path(path)).digest
+        return Manifest.read(Path(path))
     except (UserError, OSError):
         return None
 
@@ -27,14 +30,11 @@ def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
 
     @cache
     def is_settled(path: str) -> bool:
-        try:
-            manifest = Manifest.read(Path(path))
-        except (UserError, OSError):
+        manifest = _read(path)
+        name = _name(matrix, manifest) if manifest is not None else None
+        if manifest is None or name is None or matrix.has_other_files(manifest.stage, name):
             return False
-        name = _name(matrix, manifest)
-        if name is None or manifest.spec != Manifest.spec_of(matrix.experiment, manifest.stage, name):
-            return False
-        if matrix.has_other_files(manifest.stage, name):
+        if manifest.spec != Manifest.spec_of(matrix.experiment, manifest.stage, name):
             return False
         above = {one: digest for one, digest in manifest.inputs.items() if one in known}
         return all(digest_of(one) == digest and is_settled(one) for one, digest in above.items())

@@ -6,27 +6,24 @@ from dithc.config import Experiment
 
 
 class Benches:
-    """Benchmarks that an experiment requests."""
+    """Arguments of the benchmarks that an experiment requests, by the name of the command."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.asked, self.machine = experiment.bench, experiment.machine
 
     @property
     def step(self) -> str:
-        """Arguments of `dithc bench step`."""
         bench = self.asked
         return f"step --model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
 
     @property
     def strategies(self) -> str:
-        """Arguments of `dithc bench strategies`."""
         asked = self.asked.strategies
         limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
         models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
         return f"strategies --models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
 
     def scaling(self, mode: str) -> str:
-        """Arguments of `dithc bench scaling` for `weak` or `strong`."""
         asked = self.asked.scaling
         models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
         words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
@@ -48,22 +45,16 @@ class Benches:
 
     @property
     def scaling_nodes(self) -> int:
-        """Nodes for that many ranks."""
         return -(-self.scaling_ranks // (self.machine.launched_per_node or 1))
 
     @property
     def stepwise(self) -> str:
-        """Arguments of `dithc bench stepwise`."""
         asked = self.asked.stepwise
-        tune = " --tune" if asked.tune else ""
-        return (
-            f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} --ranks {asked.ranks} "
-            f"--rounds {asked.rounds}{tune}"
-        )
+        words = f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype}"
+        return f"{words} --ranks {asked.ranks} --rounds {asked.rounds}{' --tune' if asked.tune else ''}"
 
     @property
     def automem(self) -> str:
-        """Arguments of `dithc bench automem`."""
         asked = self.asked.automem
         memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
         return (
@@ -74,7 +65,6 @@ class Benches:
 
     @property
     def sampling(self) -> str:
-        """Arguments of `dithc bench sampling`."""
         asked = self.asked.sampling
         tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
         return (
@@ -84,7 +74,6 @@ class Benches:
         )
 
     def simulate(self, what: str) -> str:
-        """Arguments of `dithc simulate` for `paper`, `weak` or `strong`."""
         asked = self.asked.simulate
         machine, nodes = shlex.quote(asked.machine or "profiles/machines/lx2.yaml"), ",".join(map(str, asked.nodes))
         if what == "paper":

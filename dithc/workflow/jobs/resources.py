@@ -1,10 +1,11 @@
 """Scheduler requests of jobs and launch of their ranks, independent of where the workflow is read."""
 
 import shlex
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from dithc.config import Experiment, Machine
+from dithc.config import Experiment
 from dithc.log import problem
 from dithc.workflow.jobs.sizing import Needs, needs
 
@@ -20,27 +21,18 @@ MEMORY_FIX = {
 
 
 class Jobs:
-    """Cores, memory, walltime and launch of an experiment's jobs.
-
-    `cores` is the number of a node, or of the workflow without a scheduler.
-    """
+    """Cores (of a node, or of the workflow without a scheduler), memory, walltime and launch of an experiment's jobs."""
 
     def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
-        self.experiment = experiment
+        self.experiment, self.machine = experiment, experiment.machine
         self.cores = self.machine.node_cores or cores or 1
         self._needs = cache(self._sized)
 
-    @property
-    def machine(self) -> Machine:
-        """Machine settings of the experiment."""
-        return self.experiment.machine
-
     def threads(self, stage: str) -> int:
         """Return the cores of a stage's job per node, for all its ranks."""
-        if stage == "stage":
-            return min(self.experiment.resources_of(stage).cpus or READING_CORES, self.cores)
         if stage not in RANKED:
-            return min(self.experiment.resources_of(stage).cpus or self.cores, self.cores)
+            default = READING_CORES if stage == "stage" else self.cores
+            return min(self.experiment.resources_of(stage).cpus or default, self.cores)
         ranks = self.machine.launched_per_node
         return ranks * self.rank_cpus if ranks else self.cores
 
@@ -71,7 +63,6 @@ class Jobs:
 
     @property
     def tasks_per_node(self) -> int:
-        """Ranks per node for Slurm's plugin, if several; else 0."""
         per_node = self.machine.launched_per_node or 1
         return per_node if self.machine.scheduler == "slurm" and per_node > 1 else 0
 
@@ -81,7 +72,6 @@ class Jobs:
         return self.machine.launcher if self.machine.ranks != 1 else ""
 
     def launch(self, stage: str, name: str) -> str:
-        """Return the arguments of `dithc launch` for a training or sampling run."""
         machine = self.machine
         launcher = machine.launcher if machine.ranks != 1 else "none"
         words = f"--launcher {launcher} --nodes {machine.nodes}"
@@ -97,7 +87,6 @@ class Jobs:
         return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
 
     def mem_mb(self, stage: str, name: str = "") -> int:
-        """Return the megabytes per node that a job requests."""
         asked = self.experiment.resources_of(stage).mem_mb
         if asked is None and stage == "bench":  # alone on its node
             return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)
@@ -111,37 +100,26 @@ class Jobs:
 
     def _together(self, stage: str) -> int:
         """Return an upper bound of the jobs that run in sequence as one group with this stage."""
-        experiment = self.experiment
         if stage in ("synthesize", "stage", "tiles"):
             return 3
         if stage in ("codec", "latents"):
-            return 1 + max((self._codecs().count(codec) for codec in self._codecs()), default=1)
-        if stage in ("features", "fid"):
-            return max(
-                1, 3 * len(experiment.evaluations)
-            )  # features of each, and of the tiles it is compared with, and its FID
+            return 1 + max(Counter(dataset.codec for dataset in self.experiment.datasets.values()).values(), default=1)
+        if stage in ("features", "fid"):  # features of each evaluation and of its real tiles, and its FID
+            return max(1, 3 * len(self.experiment.evaluations))
         return 1
 
-    def _codecs(self) -> list[str]:
-        return [dataset.codec for dataset in self.experiment.datasets.values()]
-
     def check(self, planned: list[tuple[str, str]]) -> list[str]:
-        """Compare the requests of the planned jobs (stage, name) with the limits of a node and a queue.
+        """Return a sentence per planned job (stage, name) with an estimate beyond its walltime; it starts nevertheless.
 
-        Returns:
-            A sentence per job with an estimate beyond its walltime; these jobs start nevertheless.
-
-        Raises:
-            UserError: a job can never start: too much memory for a node, or a walltime beyond the limit.
+        UserError if a job can never start: too much memory for a node, or a walltime beyond the limit.
         """
         faults, notes = [], []
         for stage, name in planned:
             memory, most = self.mem_mb(stage, name), self.machine.node_memory_mb
             if most is not None and memory > most - RESERVED_MB:
                 fix = MEMORY_FIX.get(stage, "use nodes with more memory")
-                faults.append(
-                    f"{stage} {name}: {memory} MB of memory, a node has {most} MB for jobs and the system; {fix}"
-                )
+                node = f"a node has {most} MB for jobs and the system"
+                faults.append(f"{stage} {name}: {memory} MB of memory, {node}; {fix}")
             asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_minutes
             if longest is not None and asked is not None and asked > longest:
                 faults.append(f"{stage} {name}: resources.{stage}.runtime is {asked} minutes, jobs end after {longest}")
@@ -162,16 +140,10 @@ class Jobs:
 
     def _sized(self, stage: str, name: str) -> Needs:
         machine, cores = self.machine, self.threads(stage)
+        per_node, ranks = machine.launched_per_node or 1, machine.ranks or machine.nodes
         most = (machine.node_memory_mb or 0) - RESERVED_MB
         while True:
-            found = needs(
-                self.experiment,
-                stage,
-                name,
-                ranks_per_node=machine.launched_per_node or 1,
-                ranks=machine.ranks or machine.nodes,
-                cores=cores,
-            )
+            found = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
             if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:
                 return found
             cores -= 1  # fewer concurrent readers need less memory

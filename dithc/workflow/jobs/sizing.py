@@ -8,8 +8,10 @@ Legend: N images at once; T tokens; D width; L blocks.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from dithc.config import Experiment, codecs, datasets, training
@@ -31,7 +33,7 @@ START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
-ITEMS = (".json", ".geojson")
+ITEMS, MOST_FILES = (".json", ".geojson"), 100_000
 SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # readers hold one image, or one row group, at a time
 NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the search for near duplicates
 SHARE = 1.25  # factor on the sum, for heap fragmentation
@@ -39,7 +41,7 @@ SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a job: megabytes (10^6) per node, and minutes of wall time."""
+    """Megabytes (10^6) per node, and minutes of wall time."""
 
     memory_mb: int
     minutes: int
@@ -63,36 +65,32 @@ class Geometry:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of a forward pass of one image: weight products and attention."""
+        """Floating-point operations of a forward pass of one image."""
         return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
 def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
     """Return the needs of a job.
 
-    Args:
-        stage: as in `resources`.
-        name: dataset, codec, run, extractor or evaluation; ignored by stages without names.
-        ranks_per_node, ranks: processes of training and sampling.
-        cores: cores per node.
+    `stage` is as in `resources`; `ranks` are the processes of training and sampling, `cores` those of a node.
     """
     rule = _RULES.get(stage)
     if rule is None:
         return Needs(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
-    is_shared = stage in ("train", "sample")
+    nodes = 1
     if stage == "stage":
         megabytes *= min(cores, max(1, _scenes(experiment.datasets[name])))
-    flops_a_second = (
-        experiment.machine.gflops_per_core * 1e9 * cores * (max(1, ranks // ranks_per_node) if is_shared else 1)
-    )
+    elif stage in ("train", "sample"):
+        nodes = max(1, ranks // ranks_per_node)
+        megabytes *= ranks_per_node
+    flops_a_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
     seconds = flops / flops_a_second + disk_mb / DISK_MB_A_SECOND
-    memory = megabytes * SHARE * (ranks_per_node if is_shared else 1)
+    memory = megabytes * SHARE
     return Needs(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
 def geometry(experiment: Experiment, run: training.Run) -> Geometry:
-    """Return the tensor sizes of a run, from its dataset, codec and model."""
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
     codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
@@ -102,29 +100,26 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
 
 
-def source_files(dataset: datasets.Dataset, *, most: int = 100_000) -> tuple[int, int, int]:
+def source_files(dataset: datasets.Dataset) -> tuple[int, int, int]:
     """Return number, total bytes and largest bytes of a dataset's source files; zeros without a folder.
 
     Archives of images count with the part that a reader holds in memory.
     """
     count = total = largest = 0
-    root = dataset.source.path
-    places: Iterable[tuple[str, list[str]]] = (
-        [] if root is None else ((folder, names) for folder, _, names in os.walk(root))
-    )
-    if root is not None and Path(root).is_file():
-        places = [(str(Path(root).parent), [Path(root).name])]
-    for folder, names in places:
-        for name in names:
-            if count == most:
-                return count, total, largest
-            try:
-                size = (Path(folder) / name).stat().st_size
-            except OSError:  # the reader rejects a dangling link
-                continue
-            part = min(size, SHARD_PART_BYTES) if name.lower().endswith(SHARDS) else size
+    for path in islice(_paths_below(dataset.source.path), MOST_FILES):
+        with suppress(OSError):  # the reader rejects a dangling link
+            size = path.stat().st_size
+            part = min(size, SHARD_PART_BYTES) if path.name.lower().endswith(SHARDS) else size
             count, total, largest = count + 1, total + size, max(largest, part)
     return count, total, largest
+
+
+def _paths_below(root: str | None) -> Iterator[Path]:
+    """Yield a file itself, or all files below a folder."""
+    if root is not None and Path(root).is_file():
+        yield Path(root)
+    elif root is not None:
+        yield from (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
 
 
 def _bands(dataset: datasets.Dataset) -> int:
@@ -138,7 +133,7 @@ def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
     made = dataset.source.synthetic
     if made is not None:
         one = bands * made.size**2 * 4 / MB
-        return one, one * made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
+        return one, one * _scenes(dataset)
     _, total, largest = source_files(dataset)
     if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
         return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
@@ -164,9 +159,7 @@ def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     compared = 0.0
-    if (
-        dataset.split.duplicates == "near"
-    ):  # tiles of at least three bands, and the pairs that are compared at the same time
+    if dataset.split.duplicates == "near":  # tiles of three bands or more, and the pairs that are compared together
         compared = NEAR_BYTES * everything / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
     return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
 
@@ -222,7 +215,6 @@ def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, f
 
 
 def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
-    """Return the operations of one pass of all tiles through a codec."""
     _, adds = _convolutions(experiment, dataset)
     numbers = _scene_mb(dataset)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE
@@ -292,7 +284,6 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
 
 
 def _all_tiles(experiment: Experiment) -> float:
-    """Return the number of tiles of all datasets."""
     return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
 
 
@@ -303,11 +294,6 @@ def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, f
     if searching:  # all pairs
         flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
-
-
-def _small(*_: object) -> tuple[float, float, float]:
-    """Needs of the report: figures."""
-    return 2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180
 
 
 _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] = {
@@ -321,6 +307,6 @@ _RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] 
     "extractor": _extractor,
     "features": _features,
     "fid": _fid,
-    "report": _small,
+    "report": lambda *_: (2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180),
 }
 """Megabytes per process, floating-point operations per job, and megabytes of I/O, by stage."""

@@ -34,11 +34,7 @@ SMALL = "Scale ci: small networks and few images on few cores. It tests the code
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """Return the result of a cell.
-
-    Raises:
-        UserError: the file is missing or altered.
-    """
+    """Return the result of a cell; UserError if the file is missing or altered."""
     try:
         return unseal(plain(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -62,21 +58,10 @@ def compose(
     pictures: Iterable[Path] = (),
     versions: Mapping[str, str] | None = None,
 ) -> Document:
-    """Return the document of a target.
+    """Return the document of a target from the folder of its cells; UserError if a cell is missing or altered.
 
-    Args:
-        experiment: the experiment.
-        jobs: the plan of the cells.
-        target: name of the target.
-        cells: folder of the cells of the target.
-        page: folder of the page; the files of the document are relative to it.
-        command: command that repeats the target.
-        scores: manifests of `dithc fid`, for table 1.
-        pictures: sample images, for figure 8.
-        versions: versions of the code.
-
-    Raises:
-        UserError: a cell is missing or altered.
+    Files of the document are relative to the folder `page`. `command` repeats the target. `scores` are manifests for
+    table 1, `pictures` sample images for figure 8.
     """
     own = [job for job in jobs if job.target == target]
     read, machine, known = Read(), dict[str, Any](), dict(versions or {})

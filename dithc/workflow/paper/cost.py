@@ -59,27 +59,20 @@ class Network:
 
     @property
     def file_name(self) -> str:
-        """Part of a file name."""
         return self.label.replace("/", "-").lower()
 
     @property
     def run(self) -> training.Run:
-        """A training run of the network in fp32."""
-        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": self._model})
-
-    @property
-    def _model(self) -> dict[str, str | int]:
-        return {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
+        model = {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
+        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": model})
 
     @property
     def flop_per_image(self) -> float:
-        """FLOP per image of a training step."""
         model = self.run.model
         width, depth, _ = model.shape
         return PASSES * 2.0 * TOKENS * (model.matrix_elements + depth * 2 * TOKENS * width)
 
     def memory_gib(self, *, images: int, replicas: int = 1) -> float:
-        """Return GiB of a training run on one node."""
         run = self.run
         return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
 
@@ -92,21 +85,20 @@ class Cost:
     gflops_per_core: float
 
     def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
-        """Return the seconds of a step."""
         rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
         return images * network.flop_per_image / rate
 
     def fits(self, gib: float) -> bool:
-        """Test whether a node has this much memory for a cell."""
         return gib <= MEMORY_SHARE * self.node.memory_gib
 
     def largest_batch(self, network: Network, *, most: int, seconds: float) -> int:
         """Return the largest power of two, up to `most`, that fits memory and time of a step on a node; at least 1."""
+
+        def is_possible(batch: int) -> bool:
+            is_fast = self.step(network, images=batch) <= seconds
+            return batch <= most and is_fast and self.fits(network.memory_gib(images=batch))
+
         batch = 1
-        while (
-            2 * batch <= most
-            and self.fits(network.memory_gib(images=2 * batch))
-            and self.step(network, images=2 * batch) <= seconds
-        ):
+        while is_possible(2 * batch):
             batch *= 2
-        return min(most, batch)
+        return batch

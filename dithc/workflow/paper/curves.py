@@ -36,7 +36,6 @@ class Curve:
 
     @property
     def group(self) -> tuple[str, int]:
-        """Key of comparable curves."""
         return self.network, self.batch
 
     @property
@@ -88,10 +87,7 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
 
 
 def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cell]:
-    """Return the deviation of each platform from the reference, and the noise of its seeds.
-
-    `results` maps cells to (cell, result, file).
-    """
+    """Return the deviation of each platform from the reference, and the noise of its seeds."""
     curves = [
         _curve(job, record, file)
         for job, result, file in results.values()
@@ -117,7 +113,6 @@ def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cel
 
 
 def _valued(value: float, curve: Curve) -> dict[str, Any]:
-    """Return value and file, or the reason of a value that is not finite."""
     finite = {"value": value, "file": curve.file}
     return finite if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 
@@ -133,7 +128,6 @@ def _curve(job: Job, record: Mapping[str, Any], file: str) -> Curve:
 
 
 def _network(network: str) -> str:
-    """Return a preset with its changes."""
     model = json.loads(network)
     changed = ", ".join(f"{name} {value}" for name, value in model.items() if name != "preset")
     return str(model["preset"]).removeprefix("DiT-") + (f" with {changed}" if changed else "")

@@ -26,72 +26,51 @@ class PaperFiles:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """Cells of all targets."""
         return plan(self.experiment, self.node)
 
     @property
-    def targets(self) -> list[str]:
-        """Outputs of rule `paper`."""
-        return list(self.experiment.paper.targets)
-
-    @property
     def names(self) -> str:
-        """All targets as a regular expression."""
         return "|".join(TARGETS)
 
     def document(self, target: str) -> str:
-        """Return the JSON document of a target."""
         return f"{self.root}/{target}.json"
 
     @property
     def documents(self) -> list[str]:
-        """Documents of all targets of `paper`."""
-        return [self.document(target) for target in self.targets]
+        return [self.document(target) for target in self.experiment.paper.targets]
 
     def page(self, target: str) -> str:
-        """Return the page of one target."""
         return f"{self.root}/{target}.html"
 
     def skipped(self, target: str) -> list[str]:
-        """Return reasons of skipped cells, a parameter of the document."""
         return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
 
     def cell(self, target: str, name: str) -> str:
-        """Return the file of a cell."""
         return f"{self.root}/cells/{target}/{name}.json"
 
     def cells(self, target: str) -> list[str]:
         """Return the files of the cells of a target that run."""
         return [self.cell(target, job.name) for job in self.jobs if job.target == target and not job.skipped]
 
-    def before(self, target: str, name: str) -> list[str]:
-        """Return the files of cells that must precede a cell."""
-        return [self.cell(target, one) for one in self._job(target, name).after]
+    def job(self, target: str, name: str) -> Job:
+        """Return a cell; UserError if it does not exist."""
+        return job_of(self.jobs, target, name)
 
-    def command(self, target: str, name: str) -> str:
-        """Return the command of a cell, the rule parameter that determines its result."""
-        return self._job(target, name).command
+    def before(self, target: str, name: str) -> list[str]:
+        return [self.cell(target, one) for one in self.job(target, name).after]
 
     def threads(self, target: str, name: str) -> int:
         """Return the cores of the job of a cell: the complete node for measurements."""
-        return self.node.cores if self._job(target, name).measures else 1
+        return self.node.cores if self.job(target, name).measures else 1
 
     def runtime(self, target: str, name: str) -> int:
         """Return the walltime in minutes of the job of a cell, at most the limit."""
-        wanted = math.ceil(2 + LONGER * self._job(target, name).seconds / 60)
+        wanted = math.ceil(2 + LONGER * self.job(target, name).seconds / 60)
         return min(wanted, self.experiment.machine.max_minutes or wanted)
 
-    def nodes(self, target: str, name: str) -> int:
-        """Return the nodes of the job of a cell."""
-        return self._job(target, name).nodes
-
-    def tasks(self, target: str, name: str) -> int:
-        """Return the ranks requested from the scheduler; 1 if the cell starts its ranks."""
-        return self._job(target, name).ranks
-
     def task_cpus(self, target: str, name: str) -> int:
-        """Return the cores per rank."""
-        is_one = self.tasks(target, name) == 1
+        """Return the cores per rank of a cell."""
+        is_one = self.job(target, name).ranks == 1
         return self.threads(target, name) if is_one else self.experiment.machine.cpus_per_rank or 1
 
     @property
@@ -102,9 +81,6 @@ class PaperFiles:
     def again(self, target: str) -> str:
         """Return the command that rebuilds a target."""
         return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
-
-    def _job(self, target: str, name: str) -> Job:
-        return job_of(self.jobs, target, name)
 
 
 def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: float | None = None) -> Node:
@@ -119,9 +95,8 @@ def told(jobs: Iterable[Job], target: str, node: Node) -> str:
     lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
     own = [job for job in jobs if job.target == target]
     for job in own:
-        lines.append(
-            f"{job.seconds:8.0f} s  {job.name:<24} {'skipped: ' + job.skipped if job.skipped else job.command}"
-        )
+        action = f"skipped: {job.skipped}" if job.skipped else job.command
+        lines.append(f"{job.seconds:8.0f} s  {job.name:<24} {action}")
     run = [job.seconds for job in own if not job.skipped]
     return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(own)} cells"])
 

@@ -10,22 +10,21 @@ OUT = "{out}"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A cell of a target: one job of the workflow.
+    """A cell of a target, at a row and columns of its table: one job of the workflow.
 
     Attributes:
         name: unique within the target, part of a file name.
         words: arguments of `dithc`; `{out}` is the path of its JSON output.
-        row, columns: position in the table.
         seconds, memory_gib: prediction; 0 GiB if small, or if the kernel enforces a limit.
         measures: whether it is timed, and therefore runs alone.
-        nodes, ranks: size of a launch by the scheduler.
+        nodes, ranks: size of a launch by the scheduler; 1 rank if the cell starts its ranks.
         after: names of earlier cells of this target.
-        tuning: folder of tuned products, or empty.
+        tuning: folder of tuned products.
         facts: metadata for readers of the result.
-        skipped: reason for not running, or empty.
+        skipped: reason for not running.
     """
 
-    target: str
+    target: str = ""
     name: str
     words: tuple[str, ...]
     row: str
@@ -42,7 +41,6 @@ class Job:
 
     @property
     def command(self) -> str:
-        """Command that runs this cell alone."""
         shown = f"{self.name}.json"
         prefix = f"DITHC_TUNING=tuning/{self.tuning} " if self.tuning else ""
         return prefix + " ".join(("dithc", *(shown if word == OUT else word for word in self.words)))

@@ -17,8 +17,7 @@ def plan(experiment: Experiment, node: Node) -> list[Job]:
     cost = Cost(node, asked.gflops_per_core)
     scope = Scope(experiment, sizes_of(experiment, node, cost), cost)
     names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
-    jobs = [job for name in names for job in TARGETS[name](scope)]
-    jobs = [_fitting(job, cost) for job in jobs]
+    jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
     return _within(jobs, hours=asked.hours) if asked.scale == "node" else jobs
 
 
@@ -38,28 +37,23 @@ def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
 def _fitting(job: Job, cost: Cost) -> Job:
     if cost.fits(job.memory_gib):
         return job
-    most = MEMORY_SHARE * cost.node.memory_gib
-    reason = (
-        f"predicted memory {job.memory_gib:.1f} GiB, limit {most:.1f} of {cost.node.memory_gib:.1f} GiB of the node"
-    )
-    return replace(job, skipped=reason)
+    total = cost.node.memory_gib
+    limit = f"limit {MEMORY_SHARE * total:.1f} of {total:.1f} GiB of the node"
+    return replace(job, skipped=f"predicted memory {job.memory_gib:.1f} GiB, {limit}")
 
 
 def _within(jobs: list[Job], *, hours: float) -> list[Job]:
     """Select cells within the hours; a long cell does not block later shorter ones."""
-    left, found, gone = hours * 3600.0, list[Job](), set[tuple[str, str]]()
+    left, found = hours * 3600.0, list[Job]()
     for job in jobs:
+        gone = {one.name for one in found if one.skipped and one.target == job.target}
         if job.skipped:
-            gone.add((job.target, job.name))
-        elif before := next((name for name in job.after if (job.target, name) in gone), None):
+            pass
+        elif before := next((name for name in job.after if name in gone), None):
             job = replace(job, skipped=f"requires {before}, which is skipped")
-            gone.add((job.target, job.name))
         elif job.measures and job.seconds > left:
-            reason = (
-                f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.hours {hours:g}: raise it, or list this "
-            )
-            job = replace(job, skipped=f"{reason}target first in paper.targets")
-            gone.add((job.target, job.name))
+            reason = f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.hours {hours:g}"
+            job = replace(job, skipped=f"{reason}: raise it, or list this target first in paper.targets")
         else:
             left -= job.seconds if job.measures else 0.0
         found.append(job)

@@ -42,7 +42,6 @@ class Read:
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: "Read") -> None:
-        """Append another content."""
         self.cells += other.cells
         self.series += other.series
         self.notes += [one for one in other.notes if one not in self.notes]
@@ -66,24 +65,17 @@ def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", *
 
 
 def without_value(job: Job, status: str, reason: str) -> list[Cell]:
-    """Return the cells of a job without numbers."""
     return [cell_of(job, column, "", "", status=status, reason=reason) for column in job.columns]
 
 
 def spread_of(timing: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return value and range of a spread, and the file that has them."""
     every = timing.get("all") or timing.get("rounds") or []
-    many = len(every) > 1
-    return {
-        "value": timing["median"],
-        "low": min(every) if many else None,
-        "high": max(every) if many else None,
-        "file": file,
-    }
+    low, high = (min(every), max(every)) if len(every) > 1 else (None, None)
+    return {"value": timing["median"], "low": low, "high": high, "file": file}
 
 
 def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return status and reason of a row without numbers; None if it has numbers."""
     if row["status"] == "ok":
         return None
     return {"status": STATUS.get(row["status"], "skipped"), "reason": row["reason"]}
@@ -117,10 +109,8 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
         if name == "dithc" and not job.facts["tuned"]:
-            failed = {
-                "status": "skipped",
-                "reason": "no search for the fastest products at this scale: it takes too long",
-            }
+            reason = "no search for the fastest products at this scale: it takes too long"
+            failed = {"status": "skipped", "reason": reason}
         if failed:
             read.cells.append(cell_of(job, column, quantity, "s", **failed))
             continue
@@ -128,8 +118,7 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
         seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
         read.cells.append(cell_of(job, column, quantity, "s", **seconds))
         if base["status"] == "ok" and name != "torch-blas":
-            pairs = zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)
-            rounds = [theirs / own for theirs, own in pairs]
+            rounds = [a / b for a, b in zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)]
             value = base["seconds"]["median"] / row["seconds"]["median"]
             ratio = spread_of({"median": value, "all": [value, *rounds]}, file)
             ratio["published"] = native / printed if native and printed else None
@@ -216,10 +205,10 @@ def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str
     known: dict[str, Any] = {"row": row, "status": kind, "file": file}
     if kind == "simulated":
         known["reason"] = "simulated on the described machine, from the seconds of one node and its links"
-    columns = (("efficiency", "efficiency", "efficiency", ""), ("s", "seconds", "seconds per iteration", "s"))
+    values = {"efficiency": ("efficiency", ""), "seconds": ("seconds per iteration", "s")}
     return [
-        cell_of(job, column, quantity, unit, value=value, **known)
-        for column, name, quantity, unit in columns
+        cell_of(job, unit or name, quantity, unit, value=value, **known)
+        for name, (quantity, unit) in values.items()
         if (value := _number(point.get(name))) is not None
     ]
 

@@ -21,12 +21,10 @@ class Sizes:
     Attributes:
         networks: of tables 2 and 3 and figure 10, largest first.
         batches: images per step of the node, smaller first.
-        rounds: runs per variant.
-        steps: timed steps of a run.
+        rounds, steps: runs per variant, and timed steps of a run.
         repeats: rounds of alternating variants within a process.
         ranks: per node, for measured scaling and figure 9.
         tunes: whether to tune products for each network.
-        curve_steps: of figure 7.
         memory_gib: limit for all ranks of a strategy; None for the free memory.
         strong: global batches of figure 11; empty to use the batch of one node.
     """
@@ -54,38 +52,27 @@ class Sizes:
 
 
 def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
-    """Return the sizes of the scale of an experiment on a node."""
     asked = experiment.paper
-    curve_steps = asked.curve_steps or CURVE_STEPS[asked.scale]
-    if asked.scale == "ci":
-        return Sizes(
-            networks=(Network("DiT-XL/2", depth=1), Network("DiT-S/2", depth=1)),
-            batches=(2, 4),
-            rounds=1,
-            steps=1,
-            repeats=2,
-            ranks=(1, 2) if node.cores > 1 else (1,),
-            tunes=False,
-            curve_steps=curve_steps,
-            memory_gib=asked.memory_gib or CI_MEMORY_GIB,
-        )
-    networks = [Network(name) for name in MODELS]
-    if asked.scale == "paper":
-        batches: tuple[int, ...] = (BATCH, 2 * BATCH)
+    is_ci, is_full = asked.scale == "ci", asked.scale == "paper"
+    networks = [Network(name, depth=1 if is_ci else None) for name in (MODELS[:1] + MODELS[-1:] if is_ci else MODELS)]
+    if is_ci:
+        batches: tuple[int, ...] = (2, 4)
+    elif is_full:
+        batches = (BATCH, 2 * BATCH)
     else:  # two batches as in the paper: the largest model fits memory under CFTP, and all cells the hours
         second = cost.largest_batch(networks[0], most=2 * BATCH, seconds=asked.hours * 3600 / STEPS_OF_HOURS)
         batches = (max(1, second // 2), max(2, second))
     return Sizes(
         networks=networks,
         batches=batches,
-        rounds=2,
-        steps=3,
-        repeats=5,
-        ranks=_ranks(experiment, node),
-        tunes=True,
-        curve_steps=curve_steps,
-        memory_gib=asked.memory_gib,
-        strong=STRONG_BATCHES if asked.scale == "paper" else (),
+        rounds=1 if is_ci else 2,
+        steps=1 if is_ci else 3,
+        repeats=2 if is_ci else 5,
+        ranks=(1, 2)[: node.cores] if is_ci else _ranks(experiment, node),
+        tunes=not is_ci,
+        curve_steps=asked.curve_steps or CURVE_STEPS[asked.scale],
+        memory_gib=asked.memory_gib or (CI_MEMORY_GIB if is_ci else None),
+        strong=STRONG_BATCHES if is_full else (),
     )
 
 
@@ -93,7 +80,4 @@ def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
     """Return powers of two up to the ranks of all nodes, each with at least one core."""
     machine = experiment.machine
     most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
-    counts = [1]
-    while 2 * counts[-1] <= most:
-        counts.append(2 * counts[-1])
-    return tuple(counts)
+    return tuple(1 << power for power in range(most.bit_length()))

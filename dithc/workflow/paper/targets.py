@@ -1,13 +1,14 @@
 """Cells of each target: commands for rows and columns."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
 from dithc.config import Experiment
+from dithc.workflow.jobs import Benches
 from dithc.workflow.paper.cost import START_SECONDS, Cost, Network
 from dithc.workflow.paper.jobs import OUT, Job
-from dithc.workflow.paper.sizes import Sizes
+from dithc.workflow.paper.sizes import MODELS, Sizes
 
 STRATEGIES = {"cftp": "CFTP", "dp": "DP", "dp+tp": "DP+TP"}
 WARMUP = 2
@@ -34,15 +35,12 @@ NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 @dataclass(frozen=True)
 class Scope:
-    """Inputs of the cells of an experiment."""
-
     experiment: Experiment
     sizes: Sizes
     cost: Cost
 
     @property
     def machine(self) -> str:
-        """Description of the simulated machine."""
         return self.experiment.paper.machine
 
     @property
@@ -61,7 +59,6 @@ def _table2(scope: Scope) -> Iterator[Job]:
             for strategy, column in STRATEGIES.items():
                 step = scope.cost.step(network, images=batch, way=strategy)
                 yield Job(
-                    target="table2",
                     name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
                     words=(
                         *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
@@ -76,7 +73,6 @@ def _table2(scope: Scope) -> Iterator[Job]:
 
 
 def _search(scope: Scope, network: Network, images: int) -> float:
-    """Return the seconds of `dithc tune`."""
     return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
 
 
@@ -88,7 +84,6 @@ def _table3(scope: Scope) -> Iterator[Job]:
         memory = network.memory_gib(images=batch)
         if sizes.tunes:
             yield Job(
-                target="table3",
                 name=f"tuning-{network.file_name}",
                 words=("tune", *base),
                 row=network.label,
@@ -99,7 +94,6 @@ def _table3(scope: Scope) -> Iterator[Job]:
         compare = [name for name in PRODUCTS if name != "dithc"]
         step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
         yield Job(
-            target="table3",
             name=network.file_name,
             words=(
                 *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
@@ -119,12 +113,10 @@ def _table4(scope: Scope) -> Iterator[Job]:
     model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
     libraries = ("openblas", "torch-blas", "onednn")
     block = Network(model, depth=1)
-    round_seconds = sum(
-        scope.cost.step(block, images=OPS_IMAGES[model], way=way) for way in ("dithc", "eager", *libraries)
-    )
+    ways, images = ("dithc", "eager", *libraries), OPS_IMAGES[model]
+    round_seconds = sum(scope.cost.step(block, images=images, way=way) for way in ways)
     for dtype in ("fp32", "bf16"):
         yield Job(
-            target="table4",
             name=dtype,
             words=(
                 *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
@@ -143,7 +135,6 @@ def _fig9(scope: Scope) -> Iterator[Job]:
     for ranks in [count for count in sizes.ranks if count <= 2]:
         run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
         yield Job(
-            target="fig9",
             name=f"ranks-{ranks}",
             words=(
                 *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
@@ -153,7 +144,6 @@ def _fig9(scope: Scope) -> Iterator[Job]:
             row="all steps",
             columns=(_ranks(ranks),),
             seconds=STAGES * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
-            facts={"ranks": ranks},
         )
 
 
@@ -161,18 +151,14 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
+def _scaling(scope: Scope, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
     """Return a scaling cell. Counts of strong scaling divide the batch and fit memory."""
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
-    counts = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))] or shared[
-        -1:
-    ]
-    launch: tuple[str, ...] = ()
-    if machine.launcher == "srun" or machine.nodes > 1:
-        launch = ("--launcher", machine.launcher, "--ranks-per-node", str(machine.launched_per_node or 1))
-        launch += ("--cpus", str(machine.cpus_per_rank)) if machine.cpus_per_rank else ()
+    fitting = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))]
+    counts = fitting or shared[-1:]
+    launch = Benches(scope.experiment).scaling_launch.split()
     seconds = 0.0
     for count in counts:
         images, cores = batch * count if is_weak else batch, max(1, scope.cost.node.cores * count // per_node)
@@ -180,7 +166,6 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int,
         seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
     is_elsewhere = machine.launcher == "srun"
     return Job(
-        target=target,
         name=name or f"measured-{network.file_name}",
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
@@ -193,7 +178,6 @@ def _scaling(scope: Scope, target: str, mode: str, network: Network, batch: int,
         memory_gib=max(_on_a_node(scope, network, count, batch, mode) for count in counts),
         nodes=-(-max(counts) // per_node) if is_elsewhere else 1,
         ranks=max(counts) if is_elsewhere else 1,
-        facts={"mode": mode, "model": network.label},
     )
 
 
@@ -204,40 +188,38 @@ def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str
     return network.memory_gib(images=images, replicas=here)
 
 
-def _simulated(target: str, name: str, words: tuple[str, ...], row: str, seconds: float, **facts: str) -> Job:
+def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
     return Job(
-        target=target,
         name=name,
         words=("simulate", *words, "--json", OUT),
         row=row,
         columns=("simulated",),
-        seconds=seconds,
+        seconds=SIMULATION_SECONDS,
         measures=False,
-        facts=facts,
     )
 
 
 def _fig10(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     for network in sizes.networks:
-        yield _scaling(scope, "fig10", "weak", network, max(1, sizes.batches[0] // scope.per_node))
+        yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
     on = ("--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig10", "simulated-paper", ("--reproduce-paper", *on), "XL/2", SIMULATION_SECONDS)
-    models = "DiT-XL/2,DiT-L/2,DiT-B/2,DiT-S/2"
-    yield _simulated("fig10", "simulated-weak", ("--mode", "weak", "--models", models, *on), "all", SIMULATION_SECONDS)
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
+    words = ("--mode", "weak", "--models", ",".join(MODELS), *on)
+    yield _simulated("simulated-weak", words, "all")
 
 
 def _fig11(scope: Scope) -> Iterator[Job]:
     sizes = scope.sizes
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
-        yield _scaling(scope, "fig11", "strong", sizes.largest, batch, name=name)
-    played = ("--reproduce-paper", "--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig11", "simulated-paper", played, "XL/2", SIMULATION_SECONDS)
-    on = ("--mode", "strong", "--machine", scope.machine, "--nodes", NODES)
-    yield _simulated("fig11", "simulated-strong", (*on, "--wire", "fp32,bf16"), "XL/2", SIMULATION_SECONDS)
-    sharded = (*on, "--global-batch", "448,3072", "--wire", "fp32,bf16", "--zero1")
-    yield _simulated("fig11", "simulated-zero1", sharded, "XL/2", SIMULATION_SECONDS)
+        yield _scaling(scope, "strong", sizes.largest, batch, name=name)
+    on = ("--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
+    wires = ("--wire", "fp32,bf16")
+    yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))
+    sharded = ("--mode", "strong", *on, "--global-batch", "448,3072", *wires, "--zero1")
+    yield _simulated("simulated-zero1", sharded)
 
 
 def _fig7(scope: Scope) -> Iterator[Job]:
@@ -251,7 +233,6 @@ def _fig7(scope: Scope) -> Iterator[Job]:
             images = min(batch, EMULATED_IMAGES) if is_emulated else batch
             step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
             yield Job(
-                target="fig7",
                 name=f"{platform}-{images}-{seed}",
                 words=(
                     *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
@@ -274,7 +255,6 @@ def _sec56(scope: Scope) -> Iterator[Job]:
         of_device = () if device == "cpu" else ("--device", device)
         step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
         yield Job(
-            target="sec56",
             name=f"{device}-{dtype}",
             words=(
                 *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
@@ -285,22 +265,18 @@ def _sec56(scope: Scope) -> Iterator[Job]:
             columns=("linear layers", "with attention"),
             seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
             memory_gib=network.memory_gib(images=batch),
-            facts={"dtype": dtype, "device": device},
+            facts={"dtype": dtype},
         )
 
 
-def _nothing(scope: Scope) -> Iterator[Job]:
-    """Return no cells, because the target uses the runs of the experiment."""
-    return iter(())
-
-
-TARGETS: Mapping[str, Callable[[Scope], Iterator[Job]]] = {
-    "table1": _nothing,
+# Table 1 and figure 8 have no cells, because they use the runs of the experiment.
+TARGETS: Mapping[str, Callable[[Scope], Iterable[Job]]] = {
+    "table1": lambda scope: (),
     "table2": _table2,
     "table3": _table3,
     "table4": _table4,
     "fig7": _fig7,
-    "fig8": _nothing,
+    "fig8": lambda scope: (),
     "fig9": _fig9,
     "fig10": _fig10,
     "fig11": _fig11,

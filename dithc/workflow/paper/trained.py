@@ -2,9 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dithc.config import Experiment
 from dithc.papers import Cell, Picture, published
@@ -27,31 +25,19 @@ PAPER = {
 LABELS = {"samples": "Samples next to real tiles, RGB", "composites": "Samples next to real tiles, band composites"}
 
 
-@dataclass(frozen=True)
-class Score:
-    """Result of `dithc fid` for one run: evaluation name, manifest path and digest, numbers."""
-
-    name: str
-    path: Path
-    digest: str
-    numbers: Any
-
-
 def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path) -> list[Cell]:
     """Return a row per dataset and a column per training setting; the median of runs that differ only in their seeds."""
-    groups: dict[str, list[Score]] = {}
+    groups: dict[str, list[tuple[Path, Manifest]]] = {}
     for path in manifests:
-        name = path.parent.name
-        manifest = Manifest.read(path, stage="fid")
-        score = Score(name, path, manifest.digest, manifest.numbers)
-        groups.setdefault(_without_seeds(experiment, name), []).append(score)
+        score = Manifest.read(path, stage="fid")
+        groups.setdefault(_without_seeds(experiment, score.name), []).append((path, score))
     if not groups:
         reason = "this experiment has no scores: add `runs` and `evaluations`"
         return [
             Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
             for row in ("Gaofen-2", "Sentinel-2")
         ]
-    places = [_place(experiment, scores[0].name) for scores in groups.values()]
+    places = [_place(experiment, scores[0][1].name) for scores in groups.values()]
     return [
         _cell(experiment, scores, page, is_alone=places.count(place) == 1)
         for place, scores in zip(places, groups.values(), strict=True)
@@ -59,25 +45,23 @@ def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path
 
 
 def _without_seeds(experiment: Experiment, name: str) -> str:
-    """Return all settings of an evaluation and its run except seeds."""
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})
 
 
 def _place(experiment: Experiment, name: str) -> tuple[str, str]:
-    """Return row and column of an evaluation."""
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
     return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", backend {run.backend}")
 
 
-def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alone: bool) -> Cell:
+def _cell(experiment: Experiment, scores: Sequence[tuple[Path, Manifest]], page: Path, *, is_alone: bool) -> Cell:
     """Return the median and range over seeds; for one seed the score with its interval."""
-    score = sorted(scores, key=lambda one: one.numbers["fid"])[(len(scores) - 1) // 2]
+    path, score = sorted(scores, key=lambda one: one[1].numbers["fid"])[(len(scores) - 1) // 2]
     row, column = _place(experiment, score.name)
     run = experiment.runs[experiment.evaluations[score.name].run]
-    numbers, every = score.numbers, [one.numbers["fid"] for one in scores]
+    numbers, every = score.numbers, [one.numbers["fid"] for _, one in scores]
     low, high = numbers.get("fid_interval") or (None, None)
     seeds = f"seed {experiment.seed_of(experiment.evaluations[score.name].run)}"
     if len(scores) > 1:
@@ -97,7 +81,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
     return Cell(
         id=f"fid-{score.name}",
         row=row,
-        column=column if is_alone else f"{column}, {scores[0].name}",
+        column=column if is_alone else f"{column}, {scores[0][1].name}",
         quantity="FID: " + ", ".join(settings),
         status="measured",
         value=numbers["fid"],
@@ -105,7 +89,7 @@ def _cell(experiment: Experiment, scores: Sequence[Score], page: Path, *, is_alo
         high=high,
         published=printed,
         command=f"dithc fid --config {page.parent / 'config.json'} --evaluation {score.name}",
-        file=Path(os.path.relpath(score.path, page)).as_posix(),
+        file=Path(os.path.relpath(path, page)).as_posix(),
         digest=score.digest,
     )
 
@@ -121,7 +105,6 @@ def labels(cells: Iterable[Cell]) -> list[str]:
 
 
 def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[Picture]:
-    """Yield the mosaics of the report."""
     for path in pictures:
         if label := LABELS.get(path.stem):
             alt = f"{label}: rows of real tiles of each dataset above rows of images of its fine-tuned model"

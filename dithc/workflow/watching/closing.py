@@ -17,7 +17,6 @@ from dithc.workflow.watching.warned import LONGEST, Kind, Warned
 
 LONGEST_NAME = 32
 MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
-SIGKILL = "SIGKILL"
 KILLED = (
     "if memory ran out (`dmesg` then names the process; a scheduler can also be the cause), give the stage more memory, "
     "or reduce its batch"
@@ -40,7 +39,7 @@ class Closing:
             if log.exists() and log.stat().st_mtime >= since:
                 warned.read(log, where=one.stage.title)
         lines = [*_scores(self.progress, self.status), *_times(self.status), *_made(self.progress, self.status)]
-        lines += [*_warnings(list(warned.kinds())), f"{self.status.summary()}; duration {span(seconds)}"]
+        lines += [*_warnings(warned.kinds()), f"{self.status.summary()}; duration {span(seconds)}"]
         return folded(lines, width=self.width)
 
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
@@ -52,13 +51,11 @@ class Closing:
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
         for one in silent:
             how = ended[one.stage.log]
-            is_saved = how == f"status {AGAIN}"
-            why = (
-                "stopped after a checkpoint, to be restarted" if is_saved else f"ended without an error message ({how})"
-            )
+            why = f"ended without an error message ({how})"
+            why = "stopped after a checkpoint, to be restarted" if how == f"status {AGAIN}" else why
             lines += [f"{one.stage.title} {why}; log: {one.log or 'none'}"]
             lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
-            lines += [f"  fix: {KILLED}"] if SIGKILL in ended[one.stage.log] else []
+            lines += [f"  fix: {KILLED}"] if how == "SIGKILL" else []
         if not lines and not is_told:
             return []
         waiting, done = self.status.count("waiting"), self.status.count("done")
@@ -76,8 +73,7 @@ def _scores(progress: Progress, status: Status) -> list[str]:
             numbers = Manifest.read(progress.base / one.stage.output, stage="fid").numbers
         except UserError:  # it is being rebuilt
             continue
-        dataset = matrix.dataset_of(one.stage.name)
-        extractor = matrix.experiment.evaluations[one.stage.name].extractor
+        dataset, extractor = matrix.dataset_of(one.stage.name), matrix.extractor_name(one.stage.name)
         limit = "" if numbers["comparable"] else ", comparable only with scores of this extractor"
         display = rendering(matrix.experiment.datasets[dataset].rendering)
         head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{limit}), rendering {display}"
@@ -110,26 +106,19 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def _times(status: Status) -> list[str]:
-    """Return seconds by kind of stage; a run's last manifest covers all its segments."""
     seconds: dict[str, dict[str, float]] = {}
     for one in status.standings:
         if one.state == "done" and one.seconds is not None:
-            is_run = one.stage.kind == "run"
-            key = one.stage.name if is_run else one.stage.key
+            key = one.stage.name if one.stage.kind == "run" else one.stage.key
             of_stage = seconds.setdefault(one.stage.manifest, {})
             of_stage[key] = max(one.seconds, of_stage.get(key, 0.0))
-    sums = {name: sum(found.values()) for name, found in seconds.items()}
-    total = sum(sums.values())
-    if not total > 0:
-        return []
-    parts = [
-        f"{name} {span(sums[name])} ({sums[name] / total:.0%})" for name in sorted(sums, key=lambda name: -sums[name])
-    ]
-    return [f"time of all finished stages, {span(total)} without startup: {', '.join(parts)}"]
+    sums = sorted(((sum(found.values()), name) for name, found in seconds.items()), key=lambda pair: -pair[0])
+    total = sum(spent for spent, _ in sums)
+    parts = ", ".join(f"{name} {span(spent)} ({spent / total:.0%})" for spent, name in sums if total)
+    return [f"time of all finished stages, {span(total)} without startup: {parts}"] if total else []
 
 
 def _made(progress: Progress, status: Status) -> list[str]:
-    """Return the locations of existing products."""
     root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
@@ -161,13 +150,11 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
     count = sum(kind.count for kind in kinds)
     lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
     lines += [f"{INDENT}{_often(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
-    return lines + (
-        [f"{INDENT}and {len(kinds) - MOST_WARNINGS} more kinds, in the logs"] if len(kinds) > MOST_WARNINGS else []
-    )
+    more = len(kinds) - MOST_WARNINGS
+    return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
 
 
 def _often(kind: Kind) -> str:
-    """Return the stage of a warning, or its count in several stages."""
     if len(kind.where) == 1:
         return f"{kind.where[0]}: "
     return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from dithc.workflow.watching.fitting import cut, folded
 from dithc.workflow.watching.tails import tail
 from dithc.workflow.watching.warned import LONGEST, TOLD, Warned
 
-DRIVER_ROOM = "workflow"
 USER_ERROR = "UserError in file "
 ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
@@ -27,15 +26,11 @@ BY_SIGNAL = 128  # shell status of a command ended by a signal: this plus the si
 
 
 class Engine:
-    """Snakemake in a `with` block; the end of the block does not end Snakemake.
+    """Snakemake in a `with` block, whose end does not end Snakemake. It writes the file `log` itself, to outlive this process.
 
     Snakemake has a separate process group. Ctrl-C and SIGHUP reach it and its jobs once, as from a terminal. SIGTERM reaches
     Snakemake alone, which then waits for its jobs. A second signal kills the jobs, and Snakemake unlocks its folder.
-    Snakemake writes the file `log` itself, so that it continues if this process is killed.
-
-    Attributes:
-        stopped_by: the first forwarded signal, or None.
-        notices: messages about signals for the user; the caller removes them.
+    `stopped_by` is the first forwarded signal; `notices` are messages about signals, which the caller removes.
     """
 
     def __init__(self, words: Sequence[str], *, log: Path) -> None:
@@ -59,15 +54,12 @@ class Engine:
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     @property
     def pid(self) -> int:
-        """PID of Snakemake, the driver of its jobs."""
         assert self._child is not None
         return self._child.pid
 
@@ -76,7 +68,7 @@ class Engine:
         """Exit status, 128 + n after signal n; None while it runs."""
         assert self._child is not None
         found = self._child.poll()
-        return 128 - found if found is not None and found < 0 else found
+        return BY_SIGNAL - found if found is not None and found < 0 else found
 
     def new_lines(self) -> list[str]:
         """Return the complete lines since the last call; after the end, all remaining text."""
@@ -97,7 +89,6 @@ class Engine:
         return [f"error: {rest[0]}", *rest[1:end]] if rest else []
 
     def last_lines(self) -> list[str]:
-        """Return the end of the output, from the last error if any."""
         lines = tail(self.log)
         errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
@@ -121,7 +112,7 @@ class Engine:
             is_waiting = number == signal.SIGTERM
             effect = "no further stage starts, and running stages end first" if is_waiting else "running stages stop"
             self.notices.append(f"{name}: {effect}; to kill them now: kill {os.getpid()}, or Ctrl-C")
-            os.kill(self._child.pid, number) if is_waiting else os.killpg(self._child.pid, number)
+            (os.kill if is_waiting else os.killpg)(self._child.pid, number)
         elif not self._killed_at and now > self._stopped_at + SAME_SIGNAL_SECONDS:
             self._killed_at = now
             self.notices.append(f"{name}, the second signal: killing running stages; saved checkpoints are kept")
@@ -173,10 +164,10 @@ class Words:
                 shown.append(line if self._is_driver else cut(line, LONGEST))
         return folded(shown, width=self.width)
 
-    def _is_wanted(self, room: str, level: str, line: str) -> bool:
-        self._is_driver = room == DRIVER_ROOM
-        if self._is_driver:
-            self.has_error |= level.startswith("error")
-            self.driver.add(line)
-            return True
-        return self._stages.add(line)
+    def _is_wanted(self, package: str, level: str, line: str) -> bool:
+        self._is_driver = package == "workflow"
+        if not self._is_driver:
+            return self._stages.add(line)
+        self.has_error |= level.startswith("error")
+        self.driver.add(line)
+        return True

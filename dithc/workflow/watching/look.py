@@ -12,7 +12,7 @@ from dithc.runs import Manifest, Store, digest, outcome
 from dithc.sealed import content_of, parse, plain
 from dithc.workflow.matrix import Matrix
 from dithc.workflow.stages import Stage
-from dithc.workflow.watching.standing import Driver, Standing, joined, pace, span
+from dithc.workflow.watching.standing import Driver, Standing, State, joined, pace, span
 from dithc.workflow.watching.tails import Training, bar_of, error_of, tail, training_at
 
 AGAIN = 75  # exit status of a stage that stopped after a checkpoint and requests a rerun
@@ -39,27 +39,23 @@ class Look:
         self.now = time.time()
         self.since = max(since, driver.began if driver is not None else 0.0) - SLACK_SECONDS
         self.matched: dict[str, Job] = {}
-        self._store, self._steps = cache(self._found_store), cache(self._found_steps)
+        self._store = cache(self._found_store)
+        self._steps = cache(lambda run: store.steps() if (store := self._store(run)) is not None else [])
         self.titles = {stage.output: stage.title for stage in stages}
 
     def at(self, stage: Stage) -> Standing:
-        """Return the state of a stage, from the scheduler first, then from files."""
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
         if job is not None and job.waits:
-            saved = self._saved(stage)
-            return Standing(stage=stage, state="queued", words=joined(saved, asked(job)))
+            return self._inactive(stage, "queued", asked(job))
         if job is not None and job.runs:
             return self._running(stage, where=asked(job))
         if output.exists():
             return _done(stage, output, log=self.base / stage.log)
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
-            saved = self._saved(stage)
-            return Standing(
-                stage=stage, state="waiting", words=joined(saved, f"for {self.titles.get(missing, missing)}")
-            )
+            return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")
         return self._begun(stage, job)
 
     def _begun(self, stage: Stage, job: Job | None) -> Standing:
@@ -67,43 +63,32 @@ class Look:
         log = self.base / stage.log
         written = log.stat().st_mtime if log.exists() else None
         is_fresh = written is not None and written >= self.since
-        saved = self._saved(stage)
-        if job is not None and job.state != "COMPLETED" and job.status == AGAIN:
-            return Standing(
-                stage=stage, state="waiting", words=joined(saved, "stopped after a checkpoint, to be rerun")
-            )
+        job = None if job is not None and job.state == "COMPLETED" else job
+        if job is not None and job.status == AGAIN:
+            return self._inactive(stage, "waiting", "stopped after a checkpoint, to be rerun")
         error = error_of(tail(log)) if is_fresh else []
-        if job is not None and job.state != "COMPLETED":
+        if job is not None:
             found = self.queue.log(self.base, job) if self.queue is not None and not error else None
             why, fix = ended_because(job)
             lines = error or error_of(tail(found) if found else []) or [why]
             words = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
             return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
         if error:
-            return Standing(
-                stage=stage,
-                state="failed",
-                words=error[0].partition("error: ")[2] or error[-1].strip(),
-                why=tuple(error),
-                log=log,
-            )
+            words = error[0].partition("error: ")[2] or error[-1].strip()
+            return Standing(stage=stage, state="failed", words=words, why=tuple(error), log=log)
         if is_fresh and self.driver is not None:
             return self._running(stage, where=f"on {self.driver.host}")
         if is_fresh:
-            words = joined(saved, "interrupted, and no driver is active: start again to continue")
-            return Standing(stage=stage, state="stopped", words=words, log=log)
-        reason = "for free resources" if self.driver is not None else "not started"
-        return Standing(stage=stage, state="waiting", words=joined(saved, reason))
+            words = "interrupted, and no driver is active: start again to continue"
+            return self._inactive(stage, "stopped", words, log=log)
+        return self._inactive(stage, "waiting", "for free resources" if self.driver is not None else "not started")
 
     def _job(self, stage: Stage) -> Job | None:
         """Return the most informative job of a stage: queued before ended, later before earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
         # A job group is named `group_NAME_rule_rule`, without its datasets.
-        groups = [
-            one
-            for one in self.jobs
-            if one.active and one.what.startswith("group_") and f"_{stage.rule}_" in f"{one.what}_"
-        ]
+        bundled = (one for one in self.jobs if one.active and one.what.startswith("group_"))
+        groups = [one for one in bundled if f"_{stage.rule}_" in f"{one.what}_"]
         if not own and groups and not (self.base / stage.output).exists():
             own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
         return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
@@ -119,14 +104,8 @@ class Look:
             if stage.rule == "sample":
                 progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].images} images"
                 words = joined(progress, f"{span(left)} left" if left is not None else "")
-        return Standing(
-            stage=stage,
-            state="running",
-            words=joined(words, where),
-            seconds_left=left,
-            training=at,
-            log=log if log.exists() else None,
-        )
+        words, found = joined(words, where), log if log.exists() else None
+        return Standing(stage=stage, state="running", words=words, seconds_left=left, training=at, log=found)
 
     def _trained(self, stage: Stage, at: Training | None) -> tuple[str, float | None]:
         if at is None:
@@ -144,25 +123,19 @@ class Look:
         ), left
 
     def _images(self, stage: Stage) -> int:
-        """Return the number of images in finished shards; all shards except the last have the same size."""
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
         first = _read_json(shards[0]).get("images") if shards else None
-        return min(
-            (first if isinstance(first, int) else 0) * len(shards),
-            self.matrix.experiment.evaluations[stage.name].images,
-        )
+        count = first * len(shards) if isinstance(first, int) else 0
+        return min(count, self.matrix.experiment.evaluations[stage.name].images)
 
-    def _saved(self, stage: Stage) -> str:
-        """Describe the saved state of an inactive run."""
-        if stage.kind != "run":
-            return ""
-        run = self.matrix.experiment.runs[stage.name]
-        step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
-        return f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
-
-    def _found_steps(self, run: str) -> list[int]:
-        store = self._store(run)
-        return store.steps() if store is not None else []
+    def _inactive(self, stage: Stage, state: State, words: str, *, log: Path | None = None) -> Standing:
+        """Return the state of a stage that does not run, with the saved step of a run."""
+        saved = ""
+        if stage.kind == "run":
+            run = self.matrix.experiment.runs[stage.name]
+            step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
+            saved = f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
+        return Standing(stage=stage, state=state, words=joined(saved, words), log=log)
 
     def _found_store(self, run: str) -> Store | None:
         """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""

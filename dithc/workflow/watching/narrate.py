@@ -63,7 +63,6 @@ class Narrator:
         return joined("running", one.words) if self._is_due(one.stage.key, now) else None
 
     def _queue(self, status: Status, now: float) -> list[str]:
-        """Report queued jobs while no stage runs."""
         if status.count("running") or not status.count("queued"):
             self._due.pop("", None)
             return []

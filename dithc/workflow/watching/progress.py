@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dithc.cluster import Job, Queue, queue_of
+from dithc.cluster import Job, queue_of
 from dithc.log import problem
 from dithc.runs import Lease
 from dithc.sealed import parse, plain, unseal
@@ -18,13 +18,7 @@ BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Status of an experiment.
-
-    Attributes:
-        driver: the active driver, or None.
-        others: descriptions of unrelated jobs in the scheduler's queue.
-        report: its path, once it exists and is current.
-    """
+    """Status of an experiment, with its active driver, unrelated jobs of its queue, and the path of a current report."""
 
     name: str
     standings: list[Standing]
@@ -33,12 +27,10 @@ class Status:
     report: Path | None
 
     def count(self, state: State) -> int:
-        """Return the number of stages in a state."""
         return sum(standing.state == state for standing in self.standings)
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds of running stages, as far as known."""
         return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
 
     def summary(self) -> str:
@@ -50,21 +42,17 @@ class Status:
 
     @property
     def who(self) -> str:
-        """Description of the active driver."""
         driver = self.driver
         return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no active driver"
 
     def failures(self) -> list[str]:
-        """Return last lines and logs of failed stages."""
         lines = []
         for one in self.standings:
             if one.state == "failed":
-                lines += [f"{one.stage.title} failed; log: {one.log or 'none'}"]
-                lines += [f"  | {line}" for line in one.why]
+                lines += [f"{one.stage.title} failed; log: {one.log or 'none'}", *(f"  | {line}" for line in one.why)]
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the status as JSON values."""
         stages = [
             {
                 **{key: getattr(one.stage, key) for key in ("kind", "name", "rule", "step", "output")},
@@ -74,14 +62,12 @@ class Status:
             }
             for one in self.standings
         ]
-        driver = asdict(self.driver) if self.driver is not None else None
-        report = str(self.report) if self.report is not None else None
         return {
             "name": self.name,
             "stages": stages,
-            "driver": driver,
+            "driver": asdict(self.driver) if self.driver is not None else None,
             "others": self.others,
-            "report": report,
+            "report": str(self.report) if self.report is not None else None,
             "seconds_left": self.seconds_left,
         }
 
@@ -93,17 +79,11 @@ class Progress:
         self.folder = folder
         self._text: str | None = None
         self.matrix = self._read()
-
-    @property
-    def queue(self) -> Queue | None:
-        """Queue of the scheduler, if any."""
-        scheduler = self.matrix.experiment.machine.scheduler
-        return queue_of(scheduler) if scheduler != "none" else None
+        self.queue = queue_of(self.matrix.experiment.machine.scheduler)
 
     def jobs(self) -> list[Job]:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""
-        queue = self.queue
-        if queue is None:
+        if (queue := self.queue) is None:
             return []
         try:
             name = parse(plain(self.folder / "driver.json").read_text()).get("name")
@@ -116,7 +96,6 @@ class Progress:
 
     @property
     def driver(self) -> Driver | None:
-        """The active driver, or None."""
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None
@@ -139,13 +118,8 @@ class Progress:
         is_last = is_new and all(one.state == "done" for one in standings)
         matched = {job.id for job in look.matched.values()}
         others = [f"{job.title}: {asked(job)}" for job in found if job.active and job.id not in matched]
-        return Status(
-            name=self.matrix.experiment.name,
-            standings=standings,
-            driver=driver,
-            others=others,
-            report=report if is_last else None,
-        )
+        name, current = self.matrix.experiment.name, report if is_last else None
+        return Status(name=name, standings=standings, driver=driver, others=others, report=current)
 
     @property
     def base(self) -> Path:

@@ -42,9 +42,8 @@ def lines_of(
     rows = [_row(kind, name, list(standings)) for (kind, name), standings in objects]
     rows = [row for row in rows if row.state in ACTIVE or not only_active]
     who = f"; {status.who}" if status.report is None and not only_active else ""
-    end = [
-        cut(line, width) for line in (*(f"also in the queue: {job}" for job in status.others), status.summary() + who)
-    ]
+    others = (f"also in the queue: {job}" for job in status.others)
+    end = [cut(line, width) for line in (*others, status.summary() + who)]
     end += [f"report: {status.report}"] if status.report is not None else []
     space = max(0, height - len(end)) if height is not None else len(rows)
     return _table(_most_telling(rows, space), width=width, colour=colour) + end

@@ -16,15 +16,12 @@ class Standing:
     """State of one stage.
 
     Attributes:
-        state: done, running, queued (with a scheduler), waiting (for a stage, cores or the driver), stopped (begun, no active
-            process), failed.
+        state: queued with a scheduler, waiting for a stage, cores or the driver, stopped without an active process.
         words: description in one line.
         when: completion time in seconds since 1970.
-        seconds: duration, including earlier training segments; None if unfinished or not recorded.
-        seconds_left: remaining time of a running stage, if available.
+        seconds, seconds_left: duration, including earlier training segments, and remaining time, if known.
         training: progress of a running training stage.
         why: last lines of a failed stage.
-        log: path of its output, if it exists.
     """
 
     stage: Stage
@@ -70,5 +67,4 @@ def clock(when: float) -> str:
 
 
 def joined(*words: str) -> str:
-    """Join the non-empty words by commas."""
     return ", ".join(word for word in words if word)

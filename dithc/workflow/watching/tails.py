@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,18 +77,13 @@ def error_of(lines: list[str]) -> list[str]:
     """Return the last error in a log (a four-line dithc error, or the end of a traceback); empty without one or after Ctrl-C."""
     if lines and lines[-1].startswith("KeyboardInterrupt"):
         return []
-    for number in range(len(lines) - 1, -1, -1):
-        if ERROR.match(lines[number]):
-            return _block(lines[number:])
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    if errors:
+        first, *more = lines[errors[-1] :]
+        return [first, *takewhile(lambda line: line.startswith("  "), more)][:MOST_LINES]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         return lines[-LAST_LINES:]
     return []
-
-
-def _block(lines: list[str]) -> list[str]:
-    """Return an error's first line and its indented continuation."""
-    end = next((number for number, line in enumerate(lines) if number and not line.startswith("  ")), len(lines))
-    return lines[: min(end, MOST_LINES)]
 
 
 def _seconds(text: str) -> float | None:

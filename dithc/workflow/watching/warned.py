@@ -1,7 +1,6 @@
 """Warnings of stages, grouped by kind: numbers and digests are ignored."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +52,5 @@ class Warned:
         except OSError:
             return
 
-    def kinds(self) -> Iterable[Kind]:
-        """Return all kinds in order of first occurrence."""
-        return self._kinds.values()
+    def kinds(self) -> list[Kind]:
+        return list(self._kinds.values())

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dithc.config import load
 from dithc.log import UserError
 from dithc.runs import Manifest
 from dithc.workflow.checks.inputs import check_inputs
@@ -90,6 +89,9 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     (place / "inception").mkdir()
     (place / "vae").rename(place / "was")
     (place / "vae").write_text("weights")
+    (place / "empty").mkdir()
+    (place / "empty" / ".hidden").touch()
+    assert "datasets.d.source.path: empty: the folder is empty" in told(source={"path": "empty"})
     assert "extractors.e.path: inception: a folder; expected the weights file" in told()
     assert "codecs.c.path: vae: a file; expected the folder with config.json" in told()
 
@@ -113,12 +115,6 @@ def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_someth
     assert "extractors.e.path: inception: an HTML page" in said
 
 
-def test_an_empty_folder_is_named(place: Path) -> None:
-    (place / "empty").mkdir()
-    (place / "empty" / ".hidden").touch()
-    assert "datasets.d.source.path: empty: the folder is empty" in told(source={"path": "empty"})
-
-
 def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
     for product in list((place / "scenes").iterdir()):
         product.rename(product.with_name(product.name.replace("L1C", "L2A")))
@@ -135,13 +131,3 @@ def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> No
     spec = Manifest.spec_of(matrix.experiment, "stage", "d")
     Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
     assert "evaluations.v.triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})
-
-
-def test_bands_that_generated_scenes_or_the_sensor_do_not_have_are_a_fault_of_the_configuration() -> None:
-    content = settings(path=None, synthetic={})
-    with pytest.raises(UserError, match=r"evaluations\.v\.triplets has B12, B11, B10"):
-        load(content)
-    content = settings()
-    content["datasets"]["d"]["rendering"]["bands"] = ["R", "G", "B"]
-    with pytest.raises(UserError, match=r"datasets\.d\.rendering\.bands R, G, B: the source has B01"):
-        load(content)

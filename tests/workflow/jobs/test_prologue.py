@@ -9,7 +9,6 @@ import pytest
 
 from dithc.config import Experiment
 from dithc.workflow.jobs.resources import Jobs
-from tests.workflow.conftest import LOCAL, snakemake
 
 MODULES = Path(__file__).parents[3] / "profiles" / "modules.sh"
 MODULE = """module() {
@@ -56,18 +55,3 @@ def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> N
     mpiexec.chmod(0o755)
     done = run(str(tmp_path / "profile"), "echo $DITHC_MPIEXEC", tmp_path, PATH=no_programs)
     assert done.stdout.splitlines()[-1] == str(mpiexec), done.stderr
-
-
-@pytest.mark.slow
-def test_rule_runs_after_the_lines_of_the_site(project: Path) -> None:
-    (project / "site.sh").write_text("echo prologue >> told\n")
-    target = "results/demo/inputs/landscape/manifest.json"
-    machine = "machine={launcher: none, prologue: site.sh}"
-    words = (*LOCAL, "--config", machine)
-    done = snakemake(project, target, *words)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert (project / "told").read_text() == "prologue\n"
-    (project / "site.sh").write_text("module load nothing\n")
-    done = snakemake(project, target, *words, "--force")
-    assert done.returncode != 0
-    assert "machine.prologue" in done.stdout

@@ -171,9 +171,7 @@ def test_rules_make_every_target_and_go_on_at_the_cell(project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("profile", "config"), [("profiles/local", "paper-ci"), ("profiles/local", "paper-node"), ("cluster", "paper")]
-)
+@pytest.mark.parametrize(("profile", "config"), [("profiles/local", "paper-node"), ("cluster", "paper")])
 def test_every_target_is_there_at_every_scale(project: Path, profile: str, config: str) -> None:
     settings = ("--profile", profile, "--configfile", f"config/experiments/{config}.yaml", "-n")
     done = snakemake(project, *TARGETS, "paper", *settings)

@@ -78,7 +78,7 @@ def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
     assert files.runtime("table4", "fp32") >= 2
     assert files.again("table4") == "snakemake --profile profiles/local table4 --configfile a.yaml 'my file.yaml'"
     with pytest.raises(UserError, match=r"no cell 'fp64' of table4[\s\S]*fp32, bf16"):
-        files.command("table4", "fp64")
+        files.job("table4", "fp64")
 
 
 def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_fill() -> None:
@@ -92,16 +92,9 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images per node with four ranks"
     assert weak.columns[0] == "1 rank"
     assert weak.columns[-1] == "256 ranks"
-    assert (files.nodes("fig10", weak.name), files.tasks("fig10", weak.name), files.task_cpus("fig10", weak.name)) == (
-        64,
-        256,
-        38,
-    )
-    assert (files.nodes("table4", "fp32"), files.tasks("table4", "fp32"), files.task_cpus("table4", "fp32")) == (
-        1,
-        1,
-        152,
-    )
+    cell = files.job("table4", "fp32")
+    assert (weak.nodes, weak.ranks, files.task_cpus("fig10", weak.name)) == (64, 256, 38)
+    assert (cell.nodes, cell.ranks, files.task_cpus("table4", "fp32")) == (1, 1, 152)
     assert max(files.runtime(job.target, job.name) for job in files.jobs) <= 60
     strong = [job for job in own(files.jobs, "fig11") if job.measures]
     assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]

@@ -8,7 +8,7 @@ import pytest
 from dithc.runs import Manifest
 from dithc.workflow import Closing, Engine, Progress
 from dithc.workflow.watching.fitting import folded, shortened
-from dithc.workflow.watching.warned import Warned, kind_of
+from dithc.workflow.watching.warned import Warned
 from tests.workflow.conftest import finish, write
 
 SCORE: dict[str, Any] = {
@@ -77,27 +77,18 @@ def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) 
     ]
 
 
-def test_kinds_differ_in_words_alone() -> None:
-    assert kind_of("step 3 of kl-vae-a9e4 lost 0.5 %") == kind_of("step 12 of kl-vae-17bb lost 12 %")
-    assert kind_of("a band is missing") != kind_of("a band is dark")
-
-
 @pytest.mark.parametrize(("status", "how"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
 def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, how: str) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/stage/landscape.log", "12:00:00 stage: 1 scene\n")
     engine = Engine([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = Progress(folder)
+    assert Closing(progress, progress.look()).failure({}, is_told=False) == []
     lines = Closing(progress, progress.look()).failure(engine.ended(), is_told=False)
     assert lines[0].startswith(f"stage landscape ended without an error message ({how}); log:")
     assert "  | 12:00:00 stage: 1 scene" in lines
     assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")
     assert lines[-1].startswith("45 stages were not started, 1 are done")
-
-
-def test_failure_that_is_of_no_stage_is_left_to_snakemakes_words(folder: Path) -> None:
-    progress = Progress(folder)
-    assert Closing(progress, progress.look()).failure({}, is_told=False) == []
 
 
 def test_no_line_is_longer_than_the_width_and_paths_stay_whole() -> None:

@@ -18,7 +18,7 @@ Invariants:
   (`raster/`). Archives of images are read in place after all entries are checked (`tar_index.py`).
 - GDAL reads no sidecar files, and no code accesses the network.
 - torch is not imported. rasterio is imported only in `raster/`, `grids.py` and `ground.py`, Pillow in `pictures.py`,
-  lxml in `xml.py`, pyarrow in `table.py`, xarray in `scene.py`.
+  lxml in `xml.py`, pyarrow in `table.py`.
 
 Extending: a new `kind` of source is a model in dithc.config.datasets and a module in `readers/`, registered in
 `readers/__init__.py`. A new reason is a member of `scene.Reason`. Names are imported on first use, so that reading

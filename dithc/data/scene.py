@@ -1,4 +1,4 @@
-"""A scene in memory: an xarray.DataArray on one grid with its mask, or the reason for its rejection."""
+"""A scene in memory: pixels on one grid with their mask, or the reason for its rejection."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import xarray
 
 from dithc.data.grids import GeoTransform
 
@@ -103,15 +102,15 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One scene, ready to be stacked.
+    """One scene, ready to be stacked; raises Refused without a valid pixel.
 
     Attributes:
         scene_id: File path below the source folder (unchanged if the folder moves), or the product name.
         path: The file or product.
         sha256: Hash of the file's bytes; for a product, the hash over its files' hashes.
-        pixels: (band, y, x) in the stored dtype, with coordinates of pixel centers. The attributes are units, scale,
-            offset (physical = stored * scale + offset), crs, crs_epsg, transform and gsd_m.
-        mask: (y, x) uint8 of `Mask`.
+        pixels: (C, H, W) in the stored dtype; physical = stored * scale + offset.
+        mask: (H, W) uint8 of `Mask`.
+        bands: Names of the bands.
         place: Georeference of the pixels.
         label: Class index.
         facts: Metadata: product_id, satellite, sensing_time, baseline, level, offset_source, offsets.
@@ -121,12 +120,26 @@ class Scene:
     scene_id: str
     path: Path
     sha256: str
-    pixels: xarray.DataArray
-    mask: xarray.DataArray
+    pixels: Array
+    mask: Array
+    bands: list[str]
     place: Place
+    units: Units
+    scale: float = 1.0
+    offset: float = 0.0
     label: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.mask.any():
+            raise Refused(
+                Reason.ALL_NODATA,
+                "no pixel is valid",
+                got=f"{self.mask.size} pixels of no data, NaN or saturation",
+                expected="pixels with data",
+                fix="remove the file from the folder, or check the declared no-data value (`nodata`)",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,44 +149,6 @@ class Rejection:
     scene_id: str
     path: Path
     refused: Refused
-
-
-def located(
-    pixels: Array,
-    mask: Array,
-    *,
-    bands: list[str],
-    place: Place,
-    units: Units,
-    scale: float = 1.0,
-    offset: float = 0.0,
-) -> tuple[xarray.DataArray, xarray.DataArray]:
-    """Return pixels (C, H, W) and mask (H, W) with coordinates and attributes; raise Refused without a valid pixel."""
-    if not mask.any():
-        raise Refused(
-            Reason.ALL_NODATA,
-            "no pixel is valid",
-            got=f"{mask.size} pixels of no data, NaN or saturation",
-            expected="pixels with data",
-            fix="remove the file from the folder, or check the declared no-data value (`nodata`)",
-        )
-    height, width = mask.shape
-    a, b, c, d, e, f = place.transform or (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-    x, y = a * (np.arange(width) + 0.5) + c, e * (np.arange(height) + 0.5) + f  # b and d are 0: checked by the readers
-    attributes = {
-        "units": units,
-        "scale": scale,
-        "offset": offset,
-        "crs": place.crs,
-        "crs_epsg": place.epsg,
-        "transform": place.transform,
-        "gsd_m": place.gsd_m,
-    }
-    assert (b, d) == (0.0, 0.0), "a rotated grid reached a scene"
-    return (
-        xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
-        xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
-    )
 
 
 def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:

@@ -128,13 +128,13 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
     assert isinstance(radiance, Scene)
     assert isinstance(reflectance, Scene)
     gains = np.array([0.1378, 0.1778, 0.1700, 0.1858])  # PMS1 of 2020
-    valid = plain.mask.values > 0
-    expected = plain.pixels.values * gains[:, None, None]
-    np.testing.assert_allclose(radiance.pixels.values[:, valid] * 0.02, expected[:, valid], atol=0.011)
+    valid = plain.mask > 0
+    expected = plain.pixels * gains[:, None, None]
+    np.testing.assert_allclose(radiance.pixels[:, valid] * 0.02, expected[:, valid], atol=0.011)
     assert radiance.facts["gains"] == gains.tolist()
-    assert radiance.pixels.attrs["units"] == "radiance"
-    assert reflectance.pixels.attrs["scale"] == 1e-4
-    assert 0.02 < np.median(reflectance.pixels.values[2, valid]) * 1e-4 < 0.3
+    assert radiance.units == "radiance"
+    assert reflectance.scale == 1e-4
+    assert 0.02 < np.median(reflectance.pixels[2, valid]) * 1e-4 < 0.3
     (xml,) = (tmp_path / "files").glob("*.xml")
     xml.unlink()
     (refused,) = read_scenes(settings(path=str(tmp_path / "files")), tmp_path / "files")

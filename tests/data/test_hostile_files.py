@@ -156,7 +156,7 @@ def test_integers_never_wrap(tmp_path: Path, land: np.ndarray, kind: str, value:
     np.save(tmp_path / "scene.npy", wide)
     (scene,) = read(tmp_path).values()
     assert isinstance(scene, Scene)
-    np.testing.assert_array_equal(scene.pixels.values, land)
+    np.testing.assert_array_equal(scene.pixels, land)
     wide[0, 0, 0] = value
     np.save(tmp_path / "scene.npy", wide)
     for offset in (0.0, -1000.0, 10.0**6):

@@ -124,7 +124,7 @@ def test_what_is_too_small_is_not_judged() -> None:
 
 def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(product: Path, dem: str) -> None:
     scene = read_one(product, dem=dem)
-    assert scene.pixels.attrs["gsd_m"] == 0.81
+    assert scene.place.gsd_m == 0.81
     assert scene.facts["pansharpened"] == "gsa"
     assert np.hypot(*scene.facts["pan_shift_m"]) < 0.3  # a tenth of a multispectral pixel
     assert 0 < scene.facts["ergas"] < 10
@@ -134,10 +134,10 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     truth = orthorectify(digital_numbers(made.photographed()), made.rpc(pan=True), grid=grid, heights=heights)
     coarse, info_rpc = _multispectral(product)
     plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
-    inner = scipy.ndimage.binary_erosion((scene.mask.values > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
+    inner = scipy.ndimage.binary_erosion((scene.mask > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
     sharp, interpolated = (
         quality(image.astype(np.float32), truth.astype(np.float32), ratio=4, valid=inner)
-        for image in (scene.pixels.values, plain)
+        for image in (scene.pixels, plain)
     )
     print(f"against the truth: sharpened {sharp}, interpolated {interpolated}")
     assert sharp.ergas < 0.8 * interpolated.ergas

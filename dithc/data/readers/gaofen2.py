@@ -27,7 +27,7 @@ from dithc.data.readers.rasters import Raw, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
-from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
+from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units
 from dithc.data.table import Kind
 from dithc.data.xml import Element, find_text, read_xml
 from dithc.log import logger
@@ -118,16 +118,16 @@ class Gaofen2Reader:
             pixels, units, scale = done.pixels, done.units, done.scale
             facts |= done.facts
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
-        located_pixels, located_mask = located(
-            pixels, mask, bands=source.bands, place=raw.place, units=units, scale=scale
-        )
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=sha256,
-            pixels=located_pixels,
-            mask=located_mask,
+            pixels=pixels,
+            mask=mask,
+            bands=source.bands,
             place=raw.place,
+            units=units,
+            scale=scale,
             facts=_facts(metadata) | facts,
             notes=raw.notes,
         )

@@ -21,7 +21,6 @@ from dithc.data.scene import (
     Reason,
     Refused,
     Scene,
-    located,
     stored_physical,
 )
 from dithc.data.table import Kind
@@ -64,23 +63,21 @@ class GeoTiffReader:
         raw = self._raw(paths)
         nodata = raw.nodata if source.nodata is None else None
         invalid = np.logical_or.reduce(raw.invalid(nodata, declared=source.nodata))  # (H, W)
-        pixels = self._stored(raw.pixels, invalid)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         masks = self._masks.of(path, self._stem(path))
         self._masks.mark(masks, raw.place, mask)
-        scale = STEPS.get(source.units, 1.0)
-        located_pixels, located_mask = located(
-            pixels, mask, bands=source.bands, place=raw.place, units=source.units, scale=scale
-        )
         facts = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=combined_sha256({one.name: one for one in (*paths, *masks, *raw.companions)}),
-            pixels=located_pixels,
-            mask=located_mask,
+            pixels=self._stored(raw.pixels, invalid),
+            mask=mask,
+            bands=source.bands,
             place=raw.place,
+            units=source.units,
+            scale=STEPS.get(source.units, 1.0),
             facts={**facts, **wavelengths},
             notes=raw.notes,
         )

@@ -4,11 +4,9 @@ The protocol converts to RGB, scales the short side and crops the center.
 """
 
 import hashlib
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import xarray
 
 from dithc.clutter import is_clutter
 from dithc.config import datasets
@@ -16,7 +14,7 @@ from dithc.data.archives import members
 from dithc.data.pictures import prepare
 from dithc.data.readers.listing import Listing, exists, scene_id
 from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
-from dithc.data.scene import Mask, Place, Scene, located
+from dithc.data.scene import Mask, Place, Scene
 from dithc.log import UserError, problem
 
 BANDS = ["R", "G", "B"]
@@ -59,25 +57,18 @@ class ImageFolderReader:
         label = self._store.label(path)
         content = self._store.content(path)
         prepared = prepare(content, self.source.size, path=path)
-        pixels, mask = self._blank
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=hashlib.sha256(content).hexdigest(),
-            pixels=pixels.copy(deep=False, data=prepared.pixels),
-            mask=mask,
+            pixels=prepared.pixels,
+            mask=np.full(prepared.pixels.shape[1:], Mask.VALID, dtype=np.uint8),
+            bands=BANDS,
             place=PLACE,
+            units="byte",
             label=label,
             notes=prepared.notes,
         )
-
-    @cached_property
-    def _blank(self) -> tuple[xarray.DataArray, xarray.DataArray]:
-        """Names, coordinates and mask shared by all images; creating them takes as long as decoding an image."""
-        shape = (self.source.size, self.source.size)
-        mask = np.full(shape, Mask.VALID, dtype=np.uint8)
-        mask.flags.writeable = False
-        return located(np.zeros((len(BANDS), *shape), np.uint8), mask, bands=BANDS, place=PLACE, units="byte")
 
 
 def _found_layout(folder: Path, *, one: bool) -> str:

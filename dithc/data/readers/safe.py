@@ -5,7 +5,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
-from xarray import DataArray
 
 from dithc.config import datasets
 from dithc.data.files import check_room
@@ -37,7 +36,7 @@ from dithc.data.readers.safe_metadata import (
 )
 from dithc.data.readers.stac_numbers import Numbers
 from dithc.data.readers.tags import check_tags
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
@@ -61,7 +60,7 @@ class Painter:
         *,
         level: Level,
         masks_of: Path,
-    ) -> tuple[DataArray, DataArray, Place, list[Path]]:
+    ) -> tuple[Array, Array, Place, list[Path]]:
         """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         whole = read_file(first)
@@ -93,10 +92,7 @@ class Painter:
         self._masks.mark(own, place, mask)
         if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
-        located_pixels, located_mask = located(
-            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
-        )
-        return located_pixels, located_mask, place, own
+        return stored, mask, place, own
 
 
 class SafeReader(Painter):
@@ -181,7 +177,10 @@ class SafeReader(Painter):
             sha256=combined_sha256(read),
             pixels=pixels,
             mask=mask,
+            bands=bands,
             place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
             facts={**metadata.facts, **({} if notes else sun_angles(granule)), "offsets": offsets},
             notes=notes,
         )

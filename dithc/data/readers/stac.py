@@ -17,7 +17,7 @@ from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_
 from dithc.data.readers.safe_grid import check_grid
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.stac_numbers import numbers_of
-from dithc.data.scene import Canvas, Reason, Refused, Scene
+from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Reason, Refused, Scene
 from dithc.data.table import Kind
 from dithc.log import logger, problem
 from dithc.sealed import parse, plain
@@ -107,7 +107,10 @@ class StacReader(Painter):
             sha256=combined_sha256(read),
             pixels=pixels,
             mask=mask,
+            bands=bands,
             place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
             facts={**_facts(item), "offset_source": numbers.source, "offsets": numbers.offsets},
         )
 

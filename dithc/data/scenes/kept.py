@@ -23,7 +23,6 @@ from dithc.sealed import seal_line, unseal_lines
 
 RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
 BLOCK_BYTES = 1 << 22
-ATTRIBUTES = ("units", "scale", "offset", "gsd_m")
 log = logger(__name__)
 
 
@@ -56,10 +55,10 @@ class Found:
     @classmethod
     def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
         """Build from a scene that was just read; pixels on the canvas stay in its file."""
-        values, mask = scene.pixels.values, scene.mask.values
-        kind = {name: scene.pixels.attrs[name] for name in ATTRIBUTES}
-        kind |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(values.dtype)}
-        kind |= {"file_dtype": scene.facts.get("dtype", str(values.dtype))}
+        values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
+        kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
+        kind |= {"gsd_m": scene.place.gsd_m, "bands": scene.bands, "dtype": dtype}
+        kind |= {"file_dtype": scene.facts.get("dtype", dtype)}
         canvas.release()
         painted = canvas.path
         pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted

@@ -103,9 +103,9 @@ def compare(draws: random.Random, folder: Path) -> None:
         assert not expected.any(), (drawn, scene.refused)
         assert scene.refused.reason == "all_nodata"
     else:
-        np.testing.assert_array_equal(scene.mask.values != 0, expected, err_msg=drawn)
+        np.testing.assert_array_equal(scene.mask != 0, expected, err_msg=drawn)
         assert scene.pixels.shape == pixels.shape
-        np.testing.assert_array_equal(scene.pixels.values[:, expected], pixels[:, expected] * 10_000.0)
+        np.testing.assert_array_equal(scene.pixels[:, expected], pixels[:, expected] * 10_000.0)
 
 
 def attack(seed: int, count: int, folder: Path) -> None:
@@ -258,7 +258,7 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     scene = bands_of(tmp_path, "R", "G", "B")
     assert isinstance(scene, Scene)
     assert scene.pixels.shape == (3, 64, 64)
-    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
+    np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
         refused = bands_of(tmp_path, "R", "G", "B", fourth)
         assert isinstance(refused, Rejection)
@@ -268,8 +268,8 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     with caplog.at_level("INFO"):
         scene = bands_of(tmp_path, "R", "G", "B", "NIR")
     assert isinstance(scene, Scene)
-    np.testing.assert_array_equal(scene.pixels.values, LAND)
-    assert scene.mask.values.all()
+    np.testing.assert_array_equal(scene.pixels, LAND)
+    assert scene.mask.all()
     assert "band 4 of x.tif as NIR" in caplog.text
 
 
@@ -293,5 +293,5 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     )
     (scene,) = read_scenes(source, tmp_path)
     assert isinstance(scene, Scene), scene.refused
-    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
-    np.testing.assert_array_equal(scene.pixels.values[:, VALID], pixels[:, VALID])
+    np.testing.assert_array_equal(scene.mask != 0, VALID)
+    np.testing.assert_array_equal(scene.pixels[:, VALID], pixels[:, VALID])

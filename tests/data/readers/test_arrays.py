@@ -46,31 +46,31 @@ def land() -> np.ndarray:
 def test_array_and_geotiff_give_the_same_scene(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land)
     array = read_one(tmp_path)
-    np.testing.assert_array_equal(array.pixels.values, land)
+    np.testing.assert_array_equal(array.pixels, land)
     assert array.pixels.dtype == np.int16
     assert array.place.crs is None
     (tmp_path / "scene.npy").unlink()
     write_geotiff(tmp_path / "scene.tif", land, **PLACE)
     raster = read_one(tmp_path)
-    np.testing.assert_array_equal(raster.pixels.values, land)
+    np.testing.assert_array_equal(raster.pixels, land)
     assert raster.place.crs == "EPSG:32632"
     assert raster.place.gsd_m == 10.0
 
 
 def test_declared_offset_and_quantification_give_reflectance(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land + 1000)
-    np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels.values, land.astype(int))
+    np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels, land.astype(int))
     np.save(tmp_path / "scene.npy", land // 2)
     scene = read_one(tmp_path, quantification=5000)
-    np.testing.assert_array_equal(scene.pixels.values, land // 2 * 2)
+    np.testing.assert_array_equal(scene.pixels, land // 2 * 2)
     np.save(tmp_path / "scene.npy", land.astype(np.float32) / 10000)
-    np.testing.assert_array_equal(read_one(tmp_path, units="reflectance", offset=None).pixels.values, land)
+    np.testing.assert_array_equal(read_one(tmp_path, units="reflectance", offset=None).pixels, land)
 
 
 def test_offset_may_make_pixels_negative(tmp_path: Path, land: np.ndarray) -> None:
     land[2, :2] = 900 - 1000 + 1050
     np.save(tmp_path / "scene.npy", land + 1000 - 1050 * (land == 950))
-    assert read_one(tmp_path, offset=-1000).pixels.values.min() < 0
+    assert read_one(tmp_path, offset=-1000).pixels.min() < 0
 
 
 @pytest.mark.parametrize(("layout", "other"), [("chw", "hwc"), ("hwc", "chw")])
@@ -78,7 +78,7 @@ def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
     tmp_path: Path, land: np.ndarray, layout: str, other: str
 ) -> None:
     np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
-    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels.values, land)
+    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels, land)
     refused = refusal(tmp_path, layout=other)
     assert refused.reason == Reason.WRONG_LAYOUT
     assert f"layout: {layout}" in refused.fix
@@ -104,7 +104,7 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.nda
     assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.WRONG_DTYPE
     np.save(path, land.astype(np.float32))
     assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.UNITS_CONTRADICTION
-    np.testing.assert_array_equal(read_one(tmp_path).pixels.values, land)
+    np.testing.assert_array_equal(read_one(tmp_path).pixels, land)
     np.save(path, land.astype(np.complex64))
     assert refusal(tmp_path).reason == Reason.WRONG_DTYPE
 
@@ -114,10 +114,10 @@ def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_p
     values[1, 3, 4], values[2, 5, 6], values[0, 0, 0], values[:, 7, 7] = np.nan, 65535, 9999, 0
     np.save(tmp_path / "scene.npy", values)
     scene = read_one(tmp_path, nodata=9999)
-    invalid = np.argwhere(scene.mask.values == 0).tolist()
+    invalid = np.argwhere(scene.mask == 0).tolist()
     assert invalid == [[0, 0], [3, 4], [5, 6], [7, 7]]
-    assert scene.pixels.values[1, 3, 4] == 0
-    assert scene.pixels.values[0, 3, 4] == land[0, 3, 4]
+    assert scene.pixels[1, 3, 4] == 0
+    assert scene.pixels[0, 3, 4] == land[0, 3, 4]
 
 
 @pytest.mark.parametrize(("dtype", "units"), [("u2", "dn"), ("f4", "reflectance"), ("f8", "reflectance")])
@@ -128,7 +128,7 @@ def test_byte_order_of_a_file_is_no_type(tmp_path: Path, land: np.ndarray, dtype
     scenes = read_all(tmp_path, units=units, offset=0.0 if units == "dn" else None)
     assert len({scene.facts["dtype"] for scene in scenes}) == 1
     for scene in scenes:
-        np.testing.assert_array_equal(scene.pixels.values, land)
+        np.testing.assert_array_equal(scene.pixels, land)
 
 
 @pytest.mark.filterwarnings("error")
@@ -138,9 +138,9 @@ def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: 
     values[:, 0, 0] = -9999  # 8 from its neighbors in this type
     np.save(tmp_path / "scene.npy", values)
     scene = read_one(tmp_path, units=units, offset=0.0 if units == "dn" else None, nodata=-9999)
-    assert np.argwhere(scene.mask.values == 0).tolist() == [[0, 0]]
+    assert np.argwhere(scene.mask == 0).tolist() == [[0, 0]]
     stored = np.rint(values.astype(float) * (1 if units == "dn" else 1e4))
-    np.testing.assert_array_equal(scene.pixels.values[:, 1:], stored[:, 1:])
+    np.testing.assert_array_equal(scene.pixels[:, 1:], stored[:, 1:])
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
@@ -263,4 +263,4 @@ def test_real_chips_with_a_nan_border_are_masked_and_extra_bands_refused(real_da
     assert all(isinstance(scene, Rejection) for scene in read_all(folder, bands=L1C))
     for scene in read_all(folder, bands=[*L1C, "QA60", "CLOUD"]):
         assert isinstance(scene, Scene)
-        assert (scene.mask.values == 0).sum() == 450
+        assert (scene.mask == 0).sum() == 450

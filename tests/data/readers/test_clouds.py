@@ -34,7 +34,7 @@ def arrays(folder: Path, *, bands: list[str] = BANDS, **clouds: Any) -> list[Sce
 
 def mask_of(found: Scene | Refused) -> np.ndarray:
     assert isinstance(found, Scene), found
-    return found.mask.values
+    return found.mask
 
 
 def refused(found: Scene | Refused, reason: Reason) -> Refused:
@@ -210,7 +210,7 @@ def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None
     wanted = np.full((20, 24), Mask.VALID, np.uint8)
     wanted[3:6, 3:6] = wanted[6:9, 6:9] = Mask.CLOUD
     wanted[0, 0] = Mask.INVALID
-    np.testing.assert_array_equal(found.mask.values, wanted)
+    np.testing.assert_array_equal(found.mask, wanted)
     (unmasked,) = arrays(tmp_path)
     assert (mask_of(unmasked) == Mask.VALID).all()
 
@@ -237,7 +237,7 @@ def test_real_qa60_beside_real_bands_marks_what_it_says(real_data: Callable[[str
     for found in arrays(tmp_path, bands=L1C, mask={}):
         assert isinstance(found, Scene)
         quality = read_raster(tmp_path / f"{Path(found.scene_id).stem}_mask.tif")[0][0]
-        mask = found.mask.values
+        mask = found.mask
         np.testing.assert_array_equal(mask == Mask.CLOUD, (quality > 0) & (mask != Mask.INVALID))
 
 

@@ -34,9 +34,9 @@ def test_geotiff_keeps_its_numbers_and_takes_facts_from_its_xml(product: Path) -
     (scene,) = read_all(product)
     assert isinstance(scene, Scene)
     array, info = read_raster(next(product.glob("*MSS*.tif*")))
-    np.testing.assert_array_equal(scene.pixels.values, array)
-    assert scene.pixels.band.values.tolist() == ["B", "G", "R", "NIR"]
-    assert scene.pixels.attrs["units"] == "dn"
+    np.testing.assert_array_equal(scene.pixels, array)
+    assert scene.bands == ["B", "G", "R", "NIR"]
+    assert scene.units == "dn"
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 4.0
     assert scene.facts["satellite"] == "GF2"
@@ -65,7 +65,7 @@ def test_outside_of_the_footprint_is_invalid(tmp_path: Path) -> None:
     np.save(tmp_path / "scene.npy", pixels)
     (scene,) = read_all(tmp_path)
     assert isinstance(scene, Scene)
-    assert (scene.mask.values == 0).sum() == 16
+    assert (scene.mask == 0).sum() == 16
 
 
 def test_type_that_contradicts_the_units_names_the_fitting_units(tmp_path: Path) -> None:

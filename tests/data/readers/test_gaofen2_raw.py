@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 import rasterio
 import scipy.ndimage
+from rasterio.transform import Affine
 
 from dithc.config import datasets
 from dithc.data import cut_tiles, ground, stage_scenes
@@ -58,11 +59,13 @@ def dem(raw_gaofen: Path, product: Path) -> str:
 
 def geolocation_error_px(scene: Scene, left: float, top: float) -> npt.NDArray[np.float64]:
     """Return the distance (n,) in pixels between encoded and actual position, away from the image border."""
-    values = scene.pixels.values.astype(np.float64)
+    values = scene.pixels.astype(np.float64)
     x, y = left + values[0] / METRES, top - values[1] / METRES
     gsd_m = scene.place.gsd_m
-    right, down = (x - scene.pixels.x.values) / gsd_m, (y - scene.pixels.y.values[:, None]) / gsd_m
-    inner = scipy.ndimage.binary_erosion(scene.mask.values > 0, iterations=3)
+    assert scene.place.transform is not None
+    center_x, center_y = Affine(*scene.place.transform) * (np.arange(len(x.T)) + 0.5, np.arange(len(x)) + 0.5)
+    right, down = (x - center_x) / gsd_m, (y - center_y[:, None]) / gsd_m
+    inner = scipy.ndimage.binary_erosion(scene.mask > 0, iterations=3)
     assert inner.sum() > 100
     return np.asarray(np.hypot(right, down)[inner])
 
@@ -116,7 +119,7 @@ def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, 
     heights[:, :, heights.shape[2] // 2 :] = -9999
     write_geotiff(half, heights, transform=info.transform, epsg=info.epsg, nodata=-9999)
     scene = read_one(product, dem=str(half))
-    assert 0.2 < (scene.mask.values > 0).sum() / (whole.mask.values > 0).sum() < 0.8
+    assert 0.2 < (scene.mask > 0).sum() / (whole.mask > 0).sum() < 0.8
     elsewhere = tmp_path / "elsewhere.tif"
     a, b, c, d, e, f = info.transform
     write_geotiff(elsewhere, heights, transform=(a, b, c + 90_000, d, e, f), epsg=info.epsg, nodata=-9999)
@@ -172,11 +175,13 @@ def test_a_reader_of_another_process_reads_the_dem_itself(product: Path, dem: st
     scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=dem), product)
     packed = pickle.dumps(scenes)
     assert len(packed) < 10_000  # without heights
-    read = "import pickle, sys; (scene,) = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(scene.pixels.values.tobytes())"
+    read = (
+        "import pickle, sys; (scene,) = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(scene.pixels.tobytes())"
+    )
     done = subprocess.run([sys.executable, "-c", read], input=packed, capture_output=True, check=True)
     (scene,) = scenes
     assert isinstance(scene, Scene)
-    assert done.stdout == scene.pixels.values.tobytes()
+    assert done.stdout == scene.pixels.tobytes()
 
 
 @pytest.mark.parametrize("pansharpen", ["none", "gsa"])
@@ -202,7 +207,7 @@ def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path:
     with tarfile.open(archive) as content:
         content.extractall(tmp_path / "unpacked", filter="data")
     unpacked = read_one(tmp_path / "unpacked", height_m=120.0)
-    np.testing.assert_array_equal(packed.pixels.values, unpacked.pixels.values)
+    np.testing.assert_array_equal(packed.pixels, unpacked.pixels)
     assert packed.facts == unpacked.facts
     assert packed.facts["satellite"] == "GF2"
     assert packed.facts["orthorectified"] == "120 m"
@@ -329,7 +334,7 @@ def test_an_orthorectified_image_stays_as_it_is_whatever_lies_beside_it(product:
     image = next(product.glob("*-MSS1.tiff"))
     numbers = np.full((4, 60, 60), 300, np.uint16)
     write_geotiff(image, numbers, transform=(4.0, 0.0, 500_000.0, 0.0, -4.0, 4_400_000.0), epsg=32650)
-    np.testing.assert_array_equal(read_one(product, height_m=0.0).pixels.values, numbers)
+    np.testing.assert_array_equal(read_one(product, height_m=0.0).pixels, numbers)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +375,7 @@ def test_products_are_staged_to_tiles(raw_gaofen: Path, dem: str, tmp_path: Path
 def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path, seed: int) -> None:
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     whole = archive.read_bytes()
-    pixels = read_one(archive, height_m=120.0).pixels.values
+    pixels = read_one(archive, height_m=120.0).pixels
     rng = np.random.default_rng(seed)
     for _ in range(15):
         content = bytearray(whole)
@@ -385,7 +390,7 @@ def test_a_damaged_archive_is_refused_or_gives_the_same_pixels(raw_gaofen: Path,
         archive.write_bytes(bytes(content))
         (scene,) = read_all(archive, height_m=120.0)
         if isinstance(scene, Scene):  # an irrelevant byte, such as the time in gzip's header
-            np.testing.assert_array_equal(scene.pixels.values, pixels)
+            np.testing.assert_array_equal(scene.pixels, pixels)
         else:
             assert scene.refused.reason == Reason.READ_ERROR
             assert scene.refused.fix
@@ -427,13 +432,13 @@ def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Pa
     (unpacked,) = (
         scene for scene in read_all(folder, dem=dem) if isinstance(scene, Scene) and product.name in scene.scene_id
     )
-    assert 0.3 < (unpacked.mask.values > 0).sum() / SIZE**2 < 0.7
+    assert 0.3 < (unpacked.mask > 0).sum() / SIZE**2 < 0.7
     with tarfile.open(folder / f"{product.name}.tar.gz", "w:gz") as archive:
         archive.add(product, arcname=product.name)
     shutil.rmtree(product)
     packed = next(scene for scene in read_all(folder, dem=dem) if product.name in scene.scene_id)
     assert isinstance(packed, Scene)
-    np.testing.assert_array_equal(packed.mask.values, unpacked.mask.values)
+    np.testing.assert_array_equal(packed.mask, unpacked.mask)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -48,10 +48,10 @@ def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
     numbers, info = read_raster(next(rasters.glob("*.tif")))
     valid = numbers[0] > 0
     expected = numbers.astype(np.float64) * 2.75e-5 - 0.2
-    np.testing.assert_allclose(scene.pixels.values[:, valid] * 1e-4, expected[:, valid], atol=5.1e-5)
-    np.testing.assert_array_equal(scene.mask.values > 0, valid)
+    np.testing.assert_allclose(scene.pixels[:, valid] * 1e-4, expected[:, valid], atol=5.1e-5)
+    np.testing.assert_array_equal(scene.mask > 0, valid)
     assert not valid.all()  # the no-data value of the file
-    assert scene.pixels.attrs["units"] == "reflectance"
+    assert scene.units == "reflectance"
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 30.0
     assert scene.facts["sensor"] == "OLI"
@@ -80,7 +80,7 @@ def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_
     assert isinstance(one, Scene)
     assert isinstance(pages, Scene)
     assert (one.notes, pages.notes) == ((), ("multi-page",))
-    np.testing.assert_array_equal(pages.pixels.values, pixels[0])
+    np.testing.assert_array_equal(pages.pixels, pixels[0])
     rendering = {"bands": ["a", "a", "a"], "low": 0, "high": 255}
     dataset = datasets.Dataset.model_validate({"title": "x", "codec": "none", "source": source, "rendering": rendering})
     assert stage_scenes(dataset, tmp_path / "in", out=tmp_path / "out")["notes"] == {"multi-page": 1}
@@ -99,7 +99,7 @@ def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> 
     (apart / "LC08_x_QA_PIXEL.TIF").touch()
     suffixes = [f"_sr_b{number}.tif" for number in range(2, 8)]
     scene = read_one(apart, suffixes=suffixes, **LANDSAT)
-    np.testing.assert_array_equal(scene.pixels.values, whole.pixels.values)
+    np.testing.assert_array_equal(scene.pixels, whole.pixels)
     assert scene.scene_id == "LC08_x_SR_B2.TIF"
     write_geotiff(apart / "LC08_x_SR_B5.TIF", numbers[0][:1, :32, :32], **PLACE)
     assert refusal(apart, suffixes=suffixes, **LANDSAT).refused.reason == Reason.GRID_MISMATCH
@@ -115,8 +115,8 @@ def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_i
     first, second = read_all(tmp_path, **taken)
     assert isinstance(first, Scene)
     assert isinstance(second, Scene)
-    assert (first.scene_id, first.pixels.values[:, 0, 0].tolist()) == ("X_B1.tif", [4, 5])
-    assert (second.scene_id, second.pixels.values[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
+    assert (first.scene_id, first.pixels[:, 0, 0].tolist()) == ("X_B1.tif", [4, 5])
+    assert (second.scene_id, second.pixels[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
     (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # two similar names, neither exactly as declared
     _, refused = read_all(tmp_path, **taken)
     assert isinstance(refused, Rejection)
@@ -134,7 +134,7 @@ def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_p
         write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
     scene, refused = read_all(tmp_path, **taken)
     assert isinstance(scene, Scene)
-    assert scene.pixels.values[:, 0, 0].tolist() == [1, 2]
+    assert scene.pixels[:, 0, 0].tolist() == [1, 2]
     assert isinstance(refused, Rejection)
     assert refused.refused.got == "x_B1.tif, x_b1.tif"
 
@@ -143,7 +143,7 @@ def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
     """Some products have a coefficient per band, such as PlanetScope's analytic radiance."""
     write_geotiff(tmp_path / "x.tif", np.full((2, 8, 8), 1000, np.uint16), **PLACE)
     scene = read_one(tmp_path, bands=["B", "R"], units="radiance", scale=[0.01, 0.02], offset=[0.0, -1.0])
-    np.testing.assert_allclose(scene.pixels.values[:, 0, 0] * scene.pixels.attrs["scale"], [10.0, 19.0])
+    np.testing.assert_allclose(scene.pixels[:, 0, 0] * scene.scale, [10.0, 19.0])
 
 
 @pytest.mark.parametrize(("units", "dtype"), [("dn", np.uint16), ("byte", np.uint8)])
@@ -151,8 +151,8 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) ->
     numbers = np.arange(3 * 8 * 8).reshape(3, 8, 8).astype(dtype)
     write_geotiff(tmp_path / "x.tif", numbers, **PLACE)
     scene = read_one(tmp_path, bands=["R", "G", "B"], units=units)
-    np.testing.assert_array_equal(scene.pixels.values, numbers)
-    assert scene.mask.values.all()  # without a declared no-data value
+    np.testing.assert_array_equal(scene.pixels, numbers)
+    assert scene.mask.all()  # without a declared no-data value
     other = "byte" if units == "dn" else "dn"
     assert refusal(tmp_path, bands=["R", "G", "B"], units=other).refused.reason == Reason.WRONG_DTYPE
 
@@ -162,7 +162,7 @@ def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> 
     values[0, 0, 0], values[0, 1, 1], values[0, 2, 2] = np.nan, -9999.0, 0.0
     write_geotiff(tmp_path / "x.tif", values, nodata=0.0, **PLACE)
     taken = {"bands": ["R"], "units": "reflectance"}
-    invalid = read_one(tmp_path, nodata=-9999.0, **taken).mask.values == 0
+    invalid = read_one(tmp_path, nodata=-9999.0, **taken).mask == 0
     assert sorted(zip(*np.nonzero(invalid), strict=True)) == [(0, 0), (1, 1)]
     (refused,) = read_all(tmp_path, **taken)  # -9999 is then a reflectance
     assert isinstance(refused, Rejection)

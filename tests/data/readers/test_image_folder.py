@@ -40,8 +40,8 @@ def test_classes_are_sorted_folders_and_pictures_are_cropped_as_adm_does(picture
     found = [scene for scene in scenes if isinstance(scene, Scene)]
     assert [scene.label for scene in found] == [0, 0, 1, 1]
     expected = center_crop(read_rgb(pictures / "a" / "2.png"), 16)
-    np.testing.assert_array_equal(found[1].pixels.values, expected.transpose(2, 0, 1))
-    assert found[1].pixels.attrs["units"] == "byte"
+    np.testing.assert_array_equal(found[1].pixels, expected.transpose(2, 0, 1))
+    assert found[1].units == "byte"
 
 
 def test_grey_and_enlarged_pictures_are_noted(pictures: Path) -> None:

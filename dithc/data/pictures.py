@@ -34,6 +34,7 @@ DAMAGE = re.compile(
 )
 """Messages of decoders about content that is lost."""
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
+"""The protocol ignores an orientation tag (rotated), and uses the first of several frames (animated)."""
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
 BITS, PHOTOMETRIC, SAMPLES, PLANAR, SAMPLE_FORMAT = 258, 262, 277, 284, 339
@@ -45,23 +46,14 @@ PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 <<
 
 
 class Prepared(NamedTuple):
-    """An image as training uses it.
+    """An image as training uses it."""
 
-    Attributes:
-        pixels: uint8 (3, size, size).
-        notes: Losses and changes, counted per dataset: `grayscale`, `enlarged`, `rotated` (the protocol ignores an
-            orientation tag), `alpha`, `animated` (only the first frame is used), `16-bit`, `cmyk`.
-    """
-
-    pixels: Pixels
-    notes: tuple[str, ...]
+    pixels: Pixels  # (3, size, size)
+    notes: tuple[str, ...]  # losses and changes, of `NOTES`
 
 
 def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
-    """Decode an image of any mode as RGB, scaled and cropped to a square of `size` pixels; messages name `path`.
-
-    Raises UserError if it is truncated, not an image, of a floating-point mode, or too large.
-    """
+    """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
     image, notes = _decoded(content, path)
     ratio = max(image.size) // min(image.size)
     check_room(
@@ -203,7 +195,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
-    """Return the error for an undecodable file, with a fix for its cause: a limit, damage, or another format."""
     got, expected = (
         str(error).replace(name, "it") or type(error).__name__,
         "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",

@@ -13,10 +13,9 @@ from dithc.config import datasets
 from dithc.data import stage_scenes
 from dithc.data.grids import Grid
 from dithc.data.ground import orthorectify, read_heights
-from dithc.data.pansharpen import averaged, gsa, judgeable, quality, reduced_resolution
+from dithc.data.pansharpen import averaged, gsa, quality, reduced_resolution, shift_between
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
-from dithc.data.registration import shift_between
 from dithc.data.rpc import read_rpc
 from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.gaofen2 import GaofenScene, digital_numbers
@@ -116,10 +115,10 @@ def test_a_plain_panchromatic_image_leaves_the_bands_as_they_are() -> None:
     np.testing.assert_allclose(sharp, bands, atol=0.1)
 
 
-def test_what_is_too_small_is_not_judged() -> None:
-    assert judgeable(np.ones((12, 12), dtype=bool), 4)
-    assert not judgeable(np.ones((8, 8), dtype=bool), 4)
-    assert not judgeable(np.ones((3, 3), dtype=bool), 4)
+@pytest.mark.parametrize(("side", "is_measured"), [(12, True), (8, False), (3, False)])
+def test_small_images_have_no_quality(side: int, is_measured: bool) -> None:
+    bands, pan, valid = textured(4, side), textured(1, 4 * side)[0], np.ones((side, side), dtype=bool)
+    assert (reduced_resolution(bands, pan, ratio=4, coarse_valid=valid) is not None) == is_measured
 
 
 def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(product: Path, dem: str) -> None:

@@ -20,10 +20,10 @@ from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
 from dithc.data.rpc import F64, TERMS, Rpc
 from dithc.data.synthetic import gaofen2
+from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, fractal, generator
 from dithc.data.synthetic.spectra import reflectance
-from dithc.data.synthetic.themes import COUNTRYSIDE
 
 RATIO = 4
 """Pixels of the panchromatic camera along one of the multispectral."""

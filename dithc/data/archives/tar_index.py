@@ -23,24 +23,15 @@ COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5
 
 
 class Member(NamedTuple):
-    """A file in an archive.
+    """A file in an archive; an offset is counted from the start of the outer archive."""
 
-    Attributes:
-        name: Path in the archive; for a file of an inner archive, appended to the path of the inner archive.
-        offset: Offset of the first byte in the outer archive.
-        size: Size in bytes.
-    """
-
-    name: PurePosixPath
+    name: PurePosixPath  # for a file of an inner archive, below the name of the inner archive
     offset: int
     size: int
 
 
 def members(path: Path) -> Iterator[Member]:
-    """Yield the files of a tar archive and of tar archives in it, without hidden and system files.
-
-    Raises UserError if the archive is unsafe, damaged, truncated or compressed.
-    """
+    """Yield the files of a tar archive and of tar archives in it, without hidden and system files; UserError if unsafe."""
     with open_regular(path) as file:
         for member in _files(file, 0, path.stat().st_size, path):
             if member.name.suffix.lower() == SUFFIX:
@@ -57,7 +48,6 @@ def _inner(file: BufferedReader, outer: Member, said: Path) -> Iterator[Member]:
 
 
 def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[Member]:
-    """Yield the files of the archive between the bytes `start` and `end`."""
     names = set[PurePosixPath]()
     for entry in _entries(file, start, end, said):
         name = PurePosixPath(entry.name)

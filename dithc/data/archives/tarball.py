@@ -46,12 +46,7 @@ class Entry(tarfile.TarInfo):
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
     """Unpack the files of a `.tar.gz` with `wanted` last names into an empty folder; return them, sorted.
 
-    The archive is read to its end to compare gzip's checksum.
-
-    Raises:
-        OSError: It is truncated or damaged.
-        UserError: An entry is not part of a product, or the content exceeds the limits of expansion or memory.
-        NoRoom: The disk is too small.
+    The archive is read to its end to compare gzip's checksum: OSError if damaged, UserError if unsafe, NoRoom without disk.
     """
     limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
     written: dict[str, Path] = {}

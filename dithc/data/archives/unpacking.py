@@ -86,13 +86,7 @@ def _locked_folder() -> Iterator[str]:
 
 
 def _locked(folder: Path) -> int:
-    """Lock a folder until the descriptor is closed or the process ends.
-
-    Raises:
-        BlockingIOError: Another process holds the lock.
-        FileNotFoundError: The folder was removed.
-        OSError: The path is not a folder, or the file system has no locks.
-    """
+    """Lock a folder until the descriptor is closed; BlockingIOError if another process holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +109,6 @@ def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
 
 
 def no_room(archive: Path, *, got: str) -> NoRoom:
-    """Return the error for insufficient disk space."""
     return NoRoom(
         str(
             problem(

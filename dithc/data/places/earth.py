@@ -72,15 +72,9 @@ class EarthGrid:
         return column * width - 180.0, float(south), (column + 1) * width - 180.0, float(north)
 
     def touched(self, longitudes: Floats, latitudes: Floats, *, buffer_m: float) -> tuple[Ints, Ints, Ints]:
-        """Return all cells touched by the bounding boxes of places.
+        """Return place, row and column of all cells touched by bounding boxes of places (N, P), grown by `buffer_m`.
 
-        Args:
-            longitudes: (N, P); the first point is the center of its place.
-            latitudes: (N, P).
-            buffer_m: Meters by which boxes grow on all sides.
-
-        Returns:
-            Index of the place, row and column for each pair of a place and a touched cell; none for a place at a pole.
+        The first point is the center of its place. A place at a pole has no cell.
         """
         middle = longitudes[:, :1]
         around = (longitudes - middle + 180.0) % 360.0 - 180.0  # (N, P)

@@ -40,16 +40,10 @@ def write_geotiff(
     driver: Driver = "GTiff",
     verify: bool = False,
 ) -> None:
-    """Write one raster (C, H, W) losslessly to an existing folder; the caller selects a temporary name for atomic
-    results.
+    """Write one raster (C, H, W) losslessly to an existing folder.
 
-    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. `transform` (a, b, c, d, e, f) maps x = a*col + b*row
-    + c, y = d*col + e*row + f; transform and epsg are None without georeference. `verify` reads the file back and
-    compares every pixel.
-
-    Raises:
-        ValueError: array_chw does not have three dimensions.
-        OSError: The file cannot be written, or has other content.
+    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. transform and epsg are None without georeference. `verify`
+    reads the file back and compares every pixel. Raises OSError if the file cannot be written, or has other content.
     """
     if array_chw.ndim != 3:
         raise ValueError(
@@ -82,19 +76,10 @@ def write_cog(
     crs: str | None = None,
     transform: GeoTransform | None = None,
 ) -> None:
-    """Write a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
+    """Write integers (C, H, W) as a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
 
-    Args:
-        path: File to write in an existing folder.
-        array_chw: (C, H, W), integers.
-        bands: Metadata of each band.
-        tags: Tags of the file.
-        nodata: No-data value, already set in invalid pixels.
-        valid: (H, W), written as a mask for files without no-data value.
-        crs: `EPSG:n` or WKT, with `transform`; None without georeference.
-
-    Raises:
-        OSError: The file cannot be written, or has other content.
+    Invalid pixels have the value `nodata`, or are masked by `valid` (H, W). `crs` is `EPSG:n` or WKT, set together with
+    `transform`. Raises OSError if the file cannot be written, or has other content.
     """
     count, height, width = array_chw.shape
     # TIFF block sides are multiples of 16 pixels.
@@ -132,8 +117,7 @@ def write_cog_by_rows(
 ) -> None:
     """Write an image of `shape` (C, H, W) like `write_cog`, from strips (C, rows, W), never complete in memory.
 
-    An uncompressed copy is temporarily next to `path`, because GDAL's COG driver only converts existing files. Raises
-    OSError if the file cannot be written, or has other content.
+    An uncompressed copy is temporarily next to `path`, because GDAL's COG driver only converts existing files.
     """
     count, height, width = shape
     of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of blocks

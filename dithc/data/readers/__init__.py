@@ -23,9 +23,8 @@ from dithc.data.readers.classes import check_splits
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
-from dithc.data.readers.inputs import state_of
 from dithc.data.readers.installed import InstalledReader
-from dithc.data.readers.listing import Listing, check_name, scene_id
+from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
 from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
@@ -44,7 +43,6 @@ class Reader(Protocol):
 
     Optional members:
     - `columns`: additional facts of its scenes for the table.
-    - `inputs(path)`: all files that affect the scene of a path. Without it, every run reads the scenes again.
     - `size(path)`: bytes that are read, if not the entire files.
     - `memory_bytes`: most memory for reading one scene.
     - `canvas`: set before each scene, as the allocator of large scenes.
@@ -52,6 +50,9 @@ class Reader(Protocol):
 
     classes: list[str]
     listing: Listing
+
+    def inputs(self, path: Path) -> list[Path]:
+        """Return all files that affect the scene of a path."""
 
     @property
     def paths(self) -> Sequence[Path]:
@@ -62,13 +63,7 @@ class Reader(Protocol):
 
 
 class Scenes:
-    """Scenes of a source: the length is the number of files, and iteration reads them one at a time.
-
-    Attributes:
-        folder: Folder of the source.
-        classes: Names of the classes that labels index.
-        columns: Additional facts of these scenes for the table.
-    """
+    """Scenes of a source: the length is the number of files, and iteration reads them one at a time."""
 
     def __init__(self, reader: Reader, folder: Path) -> None:
         self._reader, self.folder = reader, folder
@@ -83,26 +78,23 @@ class Scenes:
             yield self.read(position, Canvas())
 
     def path(self, position: int) -> Path:
-        """Return the path of a scene by its position."""
         return self._reader.paths[position]
 
     def scene_id(self, position: int) -> str:
-        """Return the name of a scene by its position."""
         return scene_id(self.path(position), self.folder)
 
     def look(self, position: int) -> tuple[str | None, int]:
         """Return the state of a scene's files without reading them (None if unknown), and the bytes that are read."""
-        inputs = getattr(self._reader, "inputs", None)
         path = self.path(position)
         try:
-            found: list[Path] = [path] if inputs is None else inputs(path)
+            found = self._reader.inputs(path)
         except (Refused, UserError, OSError):  # reported by `read`
             return None, 0
         self._reader.listing.read(found)
         state, size = state_of(found, relative_to=path.parent)
         if state is not None and hasattr(self._reader, "size"):
             size = self._reader.size(path)
-        return (None if inputs is None else state), size
+        return state, size
 
     def left_out(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix; after `look` at every scene."""
@@ -119,9 +111,7 @@ class Scenes:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
         if hasattr(self._reader, "canvas"):
             self._reader.canvas = canvas
-        return self._one(self.path(position))
-
-    def _one(self, path: Path) -> Scene | Rejection:
+        path = self.path(position)
         try:
             check_name(path, self.folder)
             return self._reader.read(path)
@@ -153,10 +143,7 @@ class Scenes:
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
-    """List the scene files of a source under `folder` (a folder or one file), sorted, for reading.
-
-    Raises UserError if the path does not exist or has no such scene, or a file that all scenes need is unusable.
-    """
+    """List the scene files of a source under `folder` (a folder or one file), sorted; UserError if there are none."""
     remove_abandoned()
     return Scenes(_reader(source, folder), folder)
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import RASTERS, Listing, scene_id
+from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
 from dithc.data.readers.rasters import Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags

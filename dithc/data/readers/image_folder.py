@@ -28,13 +28,9 @@ STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
 
 
 class ImageFolderReader:
-    """Reader of images; a label is the index of the class folder or archive in sorted order, or is stored in the shard.
+    """Reader of images; a label is the index of the class folder or archive, or is stored in the shard."""
 
-    Attributes:
-        memory_bytes: Most memory for reading one image, except for extremely large images.
-    """
-
-    memory_bytes = 512 << 20
+    memory_bytes = 512 << 20  # for all but extremely large images
 
     def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -45,11 +41,9 @@ class ImageFolderReader:
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file that contains an image."""
         return [self._store.file(path)]
 
     def size(self, path: Path) -> int:
-        """Return the approximate bytes that are read for an image."""
         return self._store.size(path)
 
     def read(self, path: Path) -> Scene:
@@ -72,7 +66,6 @@ class ImageFolderReader:
 
 
 def _found_layout(folder: Path, *, one: bool) -> str:
-    """Return the layout of a folder or file; raise UserError if it is ambiguous."""
     exists(folder, wanted=WANTED)
     there = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
     folders = [path for path in there if path.is_dir()]

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import Listing, exists, scene_id, walk
+from dithc.data.readers.listing import Listing, below, exists, scene_id, walk
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units
 from dithc.data.table import Kind
@@ -75,7 +74,6 @@ class InstalledReader:
             self.listing.leave(path)
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return all files that affect the scene of a path."""
         given: list[Path] = self.source.called(self.source.inputs, path)
         return [file for one in given for file in (below(one) if one.is_dir() else [one])]
 

@@ -35,18 +35,12 @@ log = logger(__name__)
 
 
 class Store(ABC):
-    """Images of one layout.
-
-    Attributes:
-        paths: Paths of all images in reading order.
-        classes: Names of the classes that labels index.
-        labels: Label of each image as stored; it may be invalid.
-    """
+    """Images of one layout, in reading order."""
 
     def __init__(
         self, classes: list[str], labels: Mapping[Path, object], *, paths: Sequence[Path] | None = None
     ) -> None:
-        self.classes, self.labels = classes, labels
+        self.classes, self.labels = classes, labels  # labels as stored, which may be invalid
         self.paths: Sequence[Path] = list(labels) if paths is None else paths
 
     @abstractmethod
@@ -54,11 +48,9 @@ class Store(ABC):
         """Return the bytes of an image; raise OSError, Refused or UserError if they cannot be read."""
 
     def file(self, path: Path) -> Path:
-        """Return the file that contains an image."""
         return path
 
     def size(self, path: Path) -> int:
-        """Return the approximate bytes of an image."""
         return self.file(path).stat().st_size
 
     def label(self, path: Path) -> int:
@@ -131,8 +123,6 @@ class Spot(NamedTuple):
 
 
 class _Archives(Store):
-    """Files in archives, read in place."""
-
     _spots: dict[Path, Spot]
 
     def file(self, path: Path) -> Path:
@@ -237,7 +227,6 @@ class Parquet(Store):
 
 
 def _images(listing: Listing, *, fix: str, below: Path | None = None) -> Paths:
-    """Return the images of a folder, without masks of other images."""
     found = listing.files(suffixes=SUFFIXES, wanted=WANTED, fix=fix, below=below, masks=True)
     return Paths(listing.without_masks(found))
 

@@ -11,8 +11,7 @@ from dithc.data.files import check_room
 from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import SceneMasks, mark_clouds
-from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import Listing, exists, scene_id
+from dithc.data.readers.listing import Listing, below, exists, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from dithc.config import datasets
 from dithc.data.files import check_regular
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import Listing, scene_id
+from dithc.data.readers.listing import Beside, Listing, scene_id
 from dithc.data.readers.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid
@@ -158,7 +157,6 @@ class StacReader(Painter):
         return path
 
     def _check_listed(self, path: Path) -> None:
-        """Raise Refused for an item that the lock does not list."""
         name = scene_id(path, self.folder)
         if self.lock is not None and name not in self._pinned:
             raise Refused(
@@ -170,7 +168,6 @@ class StacReader(Painter):
             )
 
     def _check_pinned(self, name: str) -> None:
-        """Compare a fetched scene with the lock."""
         if self.source.checksum == "skip" or self.lock is None:
             return
         if differs := self.lock.difference(self.folder, self._pinned[name]):
@@ -200,7 +197,6 @@ def _is_item(path: Path) -> bool:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """Return the facts that are recorded with a scene."""
     properties = item.document["properties"]
     satellite = SATELLITE.fullmatch(str(properties.get("platform")))
     sensed, uri = properties.get("datetime"), properties.get("s2:product_uri")
@@ -215,7 +211,6 @@ def _facts(item: Item) -> dict[str, Any]:
 
 
 def _angle(said: object) -> float | None:
-    """Return the angle in degrees if it is a finite number, else None."""
     return float(said) if isinstance(said, (int, float)) and isfinite(said) else None
 
 

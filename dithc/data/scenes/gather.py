@@ -56,12 +56,10 @@ def gather(
 
 
 def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:
-    """Return the folder that keeps the unchanged scene, or None."""
     return next((one for one in kept if state is not None and one.state(scene_id) == state), None)
 
 
 def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
-    """Read a scene in this process."""
     scene = scenes.read(position, canvas)
     return scene if isinstance(scene, Rejection) else Found.of(scene, accepted_row(scene, scenes.folder), canvas)
 
@@ -117,10 +115,9 @@ def _pieces(
 
 
 def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
-    """Return the error of a pool after the early end of a process; a process needs `memory` bytes.
+    """Return the error of a pool after the early end of a process, which needs `memory` bytes.
 
-    `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes. A process that failed to
-    start has logged the cause and has status 0.
+    `statuses` are -n after signal n. SIGTERM ended the remaining processes. A process that failed to start has status 0.
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
     signals = [signal.Signals(-status).name for status in own if status < 0]

@@ -8,7 +8,7 @@ is required: a later run uses the intact scenes of a killed run, and reads damag
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,29 +28,17 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An accepted scene, ready to be stacked.
-
-    Attributes:
-        scene_id: Identifier of the scene.
-        path: Current path of its file.
-        row: Row of the table without its position in a stack.
-        kind: Properties that all scenes of a dataset share: bands, dtype, units, scale, offset, gsd_m.
-        notes: Notes of the scene.
-        pixels: (C, H, W), or the file of a stack that contains only this scene.
-        mask: (H, W) of `Mask`, None if every pixel is valid.
-        shape: Shape of the pixels.
-        sha256: Hash of the bytes of pixels and mask.
-    """
+    """An accepted scene, ready to be stacked."""
 
     scene_id: str
     path: Path
-    row: dict[str, Any]
-    kind: dict[str, Any]
+    row: dict[str, Any]  # of the table, without its position in a stack
+    kind: dict[str, Any]  # bands, dtype, units, scale, offset, gsd_m: the same for all scenes of a dataset
     notes: Sequence[str]
-    pixels: Array | Path
-    mask: Array | None
+    pixels: Array | Path  # (C, H, W), or the file of a stack that contains only this scene
+    mask: Array | None  # (H, W), None if every pixel is valid
     shape: tuple[int, ...]
-    sha256: str
+    sha256: str  # of pixels and mask
 
     @classmethod
     def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
@@ -95,14 +83,12 @@ class Record:
         self._file.write(seal_line({"settings": settings}))
 
     def add(self, found: Found, state: str | None) -> Placed:
-        """Stack a scene."""
         placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
         self._file.write(seal_line(found.line(placed, state)))
         return placed
 
     def refuse(self, rejection: Rejection, state: str | None) -> None:
-        """Record a rejected scene."""
-        told = asdict(_Refusal.of(rejection.refused))
+        told = {name: str(getattr(rejection.refused, name)) for name in ("reason", "what", "got", "expected", "fix")}
         self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
 
     def __enter__(self) -> Self:
@@ -117,29 +103,11 @@ class Record:
                 raise
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    reason: str
-    what: str
-    got: str
-    expected: str
-    fix: str
-
-    @classmethod
-    def of(cls, refused: Refused) -> Self:
-        return cls(str(refused.reason), refused.what, refused.got, refused.expected, refused.fix)
-
-    def refused(self) -> Refused:
-        return Refused(Reason(self.reason), self.what, got=self.got, expected=self.expected, fix=self.fix)
-
-
 class Kept:
-    """A folder of recorded stacks, from this run or another; scenes are taken out one at a time.
+    """A folder written by `Record`, complete or not; scenes are taken out one at a time.
 
-    Args:
-        folder: Folder written by `Record`, complete or not.
-        settings: Current settings; scenes read with other settings are ignored.
-        is_own: Whether this run wrote the folder. Its bytes are then not hashed, and its rejections are reused.
+    Scenes read with other `settings` are ignored. If this run wrote the folder (`is_own`), its bytes are not hashed, and its
+    rejections are reused.
     """
 
     def __init__(self, folder: Path, *, settings: str, is_own: bool = False) -> None:
@@ -175,8 +143,9 @@ class Kept:
                 line = _unsealed(file.readline())
             if line is None or line["id"] != scene_id:
                 raise OSError("its line was altered")
-            if "refused" in line:
-                return Rejection(scene_id=scene_id, path=path, refused=_Refusal(**line["refused"]).refused())
+            if told := line.get("refused"):
+                refused = Refused(Reason(told.pop("reason")), told.pop("what"), **told)
+                return Rejection(scene_id=scene_id, path=path, refused=refused)
             return self._found(line, path)
         except OSError as error:
             log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")

@@ -3,12 +3,10 @@
 import numpy as np
 import scipy.ndimage
 
-from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, is_any
+from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, Theme, is_any
 from dithc.data.synthetic.noise import F32, Grid, Mask, above_share, band_pass, fractal, hashed, shifted
 from dithc.data.synthetic.parcels import Parcels, cut
-from dithc.data.synthetic.themes import Theme
 from dithc.data.synthetic.towns import build_town
-from dithc.data.synthetic.water import curve_distance_m, fill_lakes, pour_river
 
 # Sun in the south-east, as at the morning overpass of Sentinel-2 and Gaofen-2 (about 10:30 local solar time).
 SUN_AZIMUTH_DEGREES = 148.0
@@ -23,10 +21,10 @@ def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
     _edge_fields(land, parcels, theme)
     _plant_forest(rng, land, parcels, theme)
     if theme.lake:
-        fill_lakes(rng, land, share=theme.lake)
+        _fill_lakes(rng, land, share=theme.lake)
     _lay_roads(land, parcels)
     if theme.river_m:
-        pour_river(rng, land, width_m=theme.river_m)
+        _pour_river(rng, land, width_m=theme.river_m)
     for _ in range(_number_of_towns(rng, grid, theme)):
         build_town(rng, land, radius_m=theme.town_m * float(rng.uniform(0.75, 1.35)))
     if theme.highway:
@@ -86,8 +84,53 @@ def _lay_roads(land: Landscape, parcels: Parcels) -> None:
     _paint(land, on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
 
 
+def _curve_distance_m(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, amplitude_m: float) -> F32:
+    """Return the first-order distance (H, W) in meters from a winding line.
+
+    The line is the zero level of a tilted plane plus noise of the given wavelength and amplitude. Steep noise folds it
+    into loops, and cuts off some of them as oxbow lakes.
+    """
+    x, y = grid.coordinates()
+    angle = float(rng.uniform(0, np.pi))
+    middle_x, middle_y = (n * grid.gsd * rng.uniform(0.35, 0.65) for n in (grid.width, grid.height))
+    level = (x - middle_x) * np.sin(angle) + (y - middle_y) * np.cos(angle)
+    level = level + band_pass(rng, grid, wavelength_m=wavelength_m, width=0.3) * amplitude_m
+    down, right = np.gradient(level, grid.gsd)
+    return np.asarray(np.abs(level) / np.maximum(np.hypot(down, right), 0.3), dtype=np.float32)
+
+
+def _pour_river(rng: np.random.Generator, land: Landscape, *, width_m: float) -> None:
+    """Draw a river with sand bars and trees. Natural meanders are eleven widths long."""
+    grid = land.grid
+    distance = _curve_distance_m(rng, grid, wavelength_m=11 * width_m, amplitude_m=1.5 * width_m)
+    wide = fractal(rng, grid, largest_m=5 * width_m, slope=2.0)
+    half = np.float32(width_m / 2) * np.clip(1 + np.float32(0.16) * wide, 0.6, 1.5)
+    banks = fractal(rng, grid, largest_m=3 * width_m, slope=2.1)
+    wooded = distance < half + np.float32(0.75 * width_m) * np.maximum(banks, 0)
+    sandy = distance < half + np.float32(0.22 * width_m) * np.maximum(-banks - np.float32(0.2), 0)
+    _paint(land, wooded, Cover.BROADLEAF)
+    _paint(land, distance < half + max(4.0, 0.5 * grid.gsd), Cover.MEADOW)
+    _paint(land, sandy, Cover.SAND)
+    water = distance < half
+    _paint(land, water, Cover.WATER)
+    depth = np.clip((half - distance) / half, 0, 1)
+    land.tone[water] = (1.3 - 0.4 * depth + 0.05 * wide)[water]
+
+
+def _fill_lakes(rng: np.random.Generator, land: Landscape, *, share: float) -> None:
+    """Fill the lowest `share` of a random relief with lakes and their shores."""
+    bowl = fractal(rng, land.grid, largest_m=1200.0, slope=2.4) + 0.03 * fractal(rng, land.grid, largest_m=150.0)
+    shore = np.quantile(bowl, share)
+    near = (bowl - shore) / max(float(bowl.std()), 1e-6)
+    _paint(land, near < 0.10, Cover.MEADOW)
+    _paint(land, near < 0.035, Cover.SAND)
+    water = near < 0
+    _paint(land, water, Cover.WATER)
+    land.tone[water] = (1.15 - 0.35 * np.clip(-near, 0, 1))[water]
+
+
 def _lay_highway(rng: np.random.Generator, land: Landscape) -> None:
-    distance = curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
+    distance = _curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
     half_width = max(13.0, 0.9 * land.grid.gsd)
     _paint(land, distance < 1.7 * half_width, Cover.MEADOW)
     _paint(land, distance < half_width, Cover.ROAD)
@@ -133,7 +176,6 @@ def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
 
 
 def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
-    """Return the mask of pixels in the shadow of tall objects."""
     reached = np.zeros_like(tall)
     for step in range(1, round(length_m / gsd) + 1):
         reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
@@ -141,6 +183,5 @@ def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
 
 
 def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
-    """Set the cover and reset the tone of the field."""
     land.cover[where] = cover
     land.tone[where] = 1.0

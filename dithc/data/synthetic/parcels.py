@@ -12,21 +12,14 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parcels:
-    """District and parcel of each pixel; every layer is (H, W).
-
-    Attributes:
-        district, parcel: Identifiers of the Voronoi cell and the field, for `hashed`.
-        border: Identifier of the two districts at the nearest border.
-        to_border_m, to_edge_m: Distance to the nearest district border and field edge in meters.
-        across_m: Coordinate across the plow rows in meters.
-    """
+    """District and parcel of each pixel; every layer is (H, W)."""
 
     district: I64
     parcel: I64
-    border: I64
+    border: I64  # combines the districts at the nearest border
     to_border_m: F32
-    to_edge_m: F32
-    across_m: F32
+    to_edge_m: F32  # of the field
+    across_m: F32  # coordinate across the plow rows
 
 
 def cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: float, breadth_m: float) -> Parcels:

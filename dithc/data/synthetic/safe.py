@@ -60,10 +60,7 @@ class SafeProduct:
 
     @property
     def tile(self) -> str:
-        """MGRS name.
-
-        Column letters repeat every three zones, row letters every 2,000 km, with an offset in even zones.
-        """
+        """MGRS name: column letters repeat every three zones, row letters every 2,000 km, with an offset in even zones."""
         east, north = (kilometres // 100 for kilometres in self._corner_km)
         column = ("STUVWXYZ", "ABCDEFGH", "JKLMNPQR")[self.zone % 3][east - 1]
         row = "ABCDEFGHJKLMNPQRSTUV"[(north + (5 if self.zone % 2 == 0 else 0)) % 20]
@@ -114,7 +111,6 @@ class SafeProduct:
 
 
 def stamp(moment: datetime) -> str:
-    """Format a time for a file name."""
     return moment.strftime("%Y%m%dT%H%M%S")
 
 

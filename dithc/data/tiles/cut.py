@@ -22,8 +22,7 @@ from dithc.data.tiles.conditions import Conditions
 from dithc.data.tiles.picture import draw_grid
 from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
 from dithc.data.tiles.statistics import Histogram
-from dithc.data.tiles.walk import Walk
-from dithc.data.tiles.windows import Cut, Measured
+from dithc.data.tiles.windows import Cut, Measured, Walk
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outcome, outputs
 
@@ -56,8 +55,7 @@ log = logger(__name__)
 def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> outcome.Tiles:
     """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png`, and return values for the manifest.
 
-    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every
-    cell.
+    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
 
     Raises:
         UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed
@@ -112,7 +110,6 @@ class _Cutter:
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
-        """Cut all scenes of a stack."""
         first, last = self.source.firsts[number : number + 2]
         seen, any_tile = 0, False
         for cut, measured in ahead(self.walk.stack(number)):
@@ -302,7 +299,6 @@ def _check_train(numbers: outcome.Tiles) -> None:
 
 
 def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> None:
-    """Log results that a user should check or may want to change."""
     if cutter.walk.outside:
         log.info(
             f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "

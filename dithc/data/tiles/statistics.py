@@ -10,12 +10,7 @@ PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
 
 
 class Histogram:
-    """Counts of every value of each band, over valid pixels only.
-
-    Args:
-        bands: Number of bands.
-        dtype: Stored type: int16, uint16 or uint8, so that 65,536 bins cover every value.
-    """
+    """Counts of every value of each band, over valid pixels only. Stored types have at most 16 bits."""
 
     def __init__(self, bands: int, dtype: npt.DTypeLike) -> None:
         limits = np.iinfo(np.dtype(dtype))

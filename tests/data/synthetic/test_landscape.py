@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from dithc.data.synthetic.cover import VEGETATION, Cover, is_any
+from dithc.data.synthetic.cover import COUNTRYSIDE, THEMES, VEGETATION, Cover, is_any
 from dithc.data.synthetic.landscape import grow
 from dithc.data.synthetic.noise import Grid, band_pass, fractal, generator, shifted
 from dithc.data.synthetic.spectra import BANDS, SPECTRA_PERCENT, reflectance
-from dithc.data.synthetic.themes import COUNTRYSIDE, THEMES
 
 GRID = Grid(96, 120, 5.0)
 

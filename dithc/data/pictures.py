@@ -54,24 +54,16 @@ class Prepared(NamedTuple):
 
 def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
     """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
-    image, notes = _decoded(content, path)
+    image, notes = decoded(content, path)
     ratio = max(image.size) // min(image.size)
     check_room(
         path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
     )
-    crop = _cropped(image, size)  # (3, size, size)
+    crop = cropped(image, size)  # (3, size, size)
     # The crop of a gray image is gray too, and is cheaper to test.
     notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
     return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
-
-
-def read_rgb(path: Path) -> Pixels:
-    """Read an image as uint8 RGB (H, W, 3), without orientation tags and alpha; 16-bit gray levels are divided by 257.
-
-    Raises UserError if it is missing, not regular, truncated, not an image, or of a floating-point mode.
-    """
-    return np.asarray(_decoded(read_file(path), path)[0], dtype=np.uint8)  # (H, W, 3)
 
 
 def read_file(path: Path) -> bytes:
@@ -81,20 +73,12 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def center_crop(rgb: Pixels, size: int) -> Pixels:
-    """Scale the short side of uint8 RGB (H, W, 3) to `size` and cut the middle square, as ADM (Dhariwal and Nichol
-    2021).
+def cropped(image: Image.Image, size: int) -> Pixels:
+    """Return the middle square (3, size, size), after scaling the short side as ADM (Dhariwal and Nichol 2021).
 
     A box filter halves the image while the short side is at least 2 * size. One bicubic step to short side = size
     follows (up for small images), then the central window, with its corner rounded down.
     """
-    if size < 1:
-        raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", fix="set a positive size")
-    return _cropped(Image.fromarray(rgb), size).transpose(1, 2, 0)
-
-
-def _cropped(image: Image.Image, size: int) -> Pixels:
-    """Return the crop of `center_crop` as (3, size, size)."""
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), resample=Image.Resampling.BOX)
     scale = size / min(image.size)
@@ -133,8 +117,7 @@ def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> by
     return buffer.getvalue()
 
 
-def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
-    """Return an image as 8-bit RGB, with its notes."""
+def decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     file = io.BytesIO(content)
     Image.MAX_IMAGE_PIXELS = room_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:

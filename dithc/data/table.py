@@ -102,7 +102,6 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return all rows of a table as dictionaries."""
     columns = read_columns(path)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

@@ -180,12 +180,6 @@ def test_array_with_a_mad_header_is_refused(tmp_path: Path, header: bytes) -> No
     assert refusal(tmp_path).reason == Reason.READ_ERROR
 
 
-def test_archive_named_as_an_array_is_refused(tmp_path: Path, land: np.ndarray) -> None:
-    np.savez(tmp_path / "scene.npz", land)
-    (tmp_path / "scene.npz").rename(tmp_path / "scene.npy")
-    assert refusal(tmp_path).reason == Reason.READ_ERROR
-
-
 def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Path) -> None:
     sparse = {
         "count": 4,

@@ -114,13 +114,6 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
     assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask == Mask.VALID])
 
 
-@pytest.mark.parametrize("variant", ["l1c-2", "l1c-granules", "l2a-2"])
-def test_masks_that_came_with_baseline_4_are_missing_before(invented: Callable[[str], Path], variant: str) -> None:
-    for found in read(invented(variant), clouds=datasets.ProductClouds(classi=True)):
-        assert isinstance(found, Refused)
-        assert "clouds.classi" in found.fix
-
-
 def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:
     import shutil
 

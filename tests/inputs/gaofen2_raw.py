@@ -8,7 +8,7 @@ import gzip
 import io
 import re
 import tarfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -196,7 +196,8 @@ def _write_image(path: Path, numbers: npt.NDArray[np.uint16], product: RawProduc
 
 def _metadata(product: RawProduct, rpc: Rpc, *, pan: bool) -> dict[str, object]:
     ratio = RATIO if pan else 1
-    own = replace(product.scene, size=product.scene.size * ratio, gsd=product.scene.gsd / ratio)
+    scene = product.scene
+    own = gaofen2.GaofenScene(scene.index, scene.size * ratio, scene.gsd / ratio)
     left, top = own.left_top()
     last = float(own.size - 1)
     lines, samples = np.array([0.0, 0.0, last, last]), np.array([0.0, last, last, 0.0])

@@ -5,11 +5,11 @@ Links, devices, entries that leave the archive, and archives with an extreme com
 """
 
 import gzip
+import shutil
 import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from dithc.clutter import is_clutter
 from dithc.data.archives.unpacking import check_disk
@@ -67,7 +67,8 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                     source = entries.extractfile(entry)
                     assert source is not None, "a regular file has content"
                     written[name] = folder / name
-                    _copy(source, written[name], entry.size)
+                    with written[name].open("xb") as target:
+                        shutil.copyfileobj(source, target, BLOCK_BYTES)
             while content.read(BLOCK_BYTES):  # the padding, and the checksum after it
                 total += BLOCK_BYTES
                 _check_total(archive, total, entries=len(written), limit=limit)
@@ -89,17 +90,6 @@ def _check(archive: Path, entry: tarfile.TarInfo, *, number: int, total: int, li
 def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None:
     if entries > MOST_ENTRIES or total > limit:
         raise _refused(archive, got=f"{entries} entries of {total} bytes, {archive.stat().st_size} packed")
-
-
-def _copy(source: IO[bytes], target: Path, size: int) -> None:
-    with target.open("xb") as file:
-        left = size
-        while left:
-            block = source.read(min(left, BLOCK_BYTES))
-            if not block:
-                raise EOFError(f"{target.name} ends {left} bytes early")
-            file.write(block)
-            left -= len(block)
 
 
 def _refused(archive: Path, *, got: str) -> UserError:

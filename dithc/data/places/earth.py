@@ -40,7 +40,6 @@ class EarthGrid:
     side_m: float
 
     def rows(self, latitudes: Floats) -> Ints:
-        """Return the row of each latitude, of any shape."""
         beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
         found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
         return found
@@ -58,7 +57,6 @@ class EarthGrid:
         return found
 
     def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
-        """Return row and column of the cells that contain points of any shape."""
         rows = self.rows(latitudes)
         return rows, self.columns(rows, longitudes) % self.count(rows)
 

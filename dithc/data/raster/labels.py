@@ -41,7 +41,6 @@ def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
 
 
 def write_labels(target: Any, bands: Sequence[BandLabel]) -> None:
-    """Write labels to all bands of a file that is open for writing."""
     target.descriptions = [band.name for band in bands]
     target.units = [band.units for band in bands]
     target.scales = [band.scale for band in bands]

@@ -7,13 +7,13 @@ Invariants: no property is guessed. Bands, units, layout and offset come from me
 file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix. A folder
 without files of the kind is an error.
 
-Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its case in
-`_reader`.
+Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its row in
+`READERS`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dithc.config import datasets
 from dithc.data.archives import NoRoom, remove_abandoned
@@ -60,6 +60,17 @@ class Reader(Protocol):
 
     def read(self, path: Path) -> Scene:
         """Read one of `paths`; raise Refused, UserError or OSError if it must not be used."""
+
+
+READERS: dict[type, Callable[[Any, Path], Reader]] = {
+    datasets.Sentinel2: SafeReader,
+    datasets.Sentinel2Stac: StacReader,
+    datasets.Sentinel2Array: Sentinel2ArrayReader,
+    datasets.Gaofen2: Gaofen2Reader,
+    datasets.GeoTiff: GeoTiffReader,
+    datasets.ImageFolder: ImageFolderReader,
+    datasets.InstalledSource: InstalledReader,
+}
 
 
 class Scenes:
@@ -145,25 +156,8 @@ class Scenes:
 def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
     """List the scene files of a source under `folder` (a folder or one file), sorted; UserError if there are none."""
     remove_abandoned()
-    return Scenes(_reader(source, folder), folder)
-
-
-def _reader(source: datasets.Source, folder: Path) -> Reader:
-    match source:
-        case datasets.Sentinel2():
-            return SafeReader(source, folder)
-        case datasets.Sentinel2Stac():
-            return StacReader(source, folder)
-        case datasets.Sentinel2Array():
-            return Sentinel2ArrayReader(source, folder)
-        case datasets.Gaofen2():
-            return Gaofen2Reader(source, folder)
-        case datasets.GeoTiff():
-            return GeoTiffReader(source, folder)
-        case datasets.ImageFolder():
-            return ImageFolderReader(source, folder)
-        case datasets.InstalledSource():
-            return InstalledReader(source, folder)
+    reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
+    return Scenes(reader(source, folder), folder)
 
 
 def _retold(error: UserError) -> Refused:

@@ -43,11 +43,9 @@ class Sentinel2ArrayReader:
         )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file, its mask and its companions."""
         return [*self._beside(path), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
-        """Read one file and check its values against the declaration."""
         source = self.source
         raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m)
         check_type(raw.pixels, units=source.units)
@@ -126,7 +124,6 @@ def check_type(pixels: Array, *, units: str) -> None:
 
 
 def check_range(pixels: Array, invalid: Array) -> None:
-    """Reject digital numbers declared as reflectance."""
     highest = pixels.max(where=~invalid, initial=0)
     if highest > IMPOSSIBLE_REFLECTANCE:
         raise Refused(

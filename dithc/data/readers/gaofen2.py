@@ -88,7 +88,6 @@ class Gaofen2Reader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file and all files with its name, or all files of its product of level 1A."""
         return self._beside(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:

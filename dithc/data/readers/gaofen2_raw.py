@@ -48,7 +48,6 @@ def product_of(path: Path) -> str | None:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file is named like a packed product."""
     return path.name.lower().endswith((".tar.gz", ".tgz")) and product_of(path) is not None
 
 
@@ -175,7 +174,6 @@ class Orthorectifier:
 
 
 def xml_beside(raster: Path) -> Path | None:
-    """Return the metadata next to an image, or None."""
     beside = (raster.with_suffix(suffix) for suffix in (".xml", ".XML"))
     return next((path for path in beside if os.path.lexists(path)), None)
 

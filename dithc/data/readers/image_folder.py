@@ -15,7 +15,7 @@ from dithc.data.pictures import prepare
 from dithc.data.readers.listing import Listing, exists, scene_id
 from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.scene import Mask, Place, Scene
-from dithc.log import UserError, problem
+from dithc.log import problem
 
 BANDS = ["R", "G", "B"]
 PLACE = Place(gsd_m=0.0)
@@ -75,7 +75,12 @@ def _found_layout(folder: Path, *, one: bool) -> str:
     if not kinds:
         return "folders"
     if len(kinds) > 1 or folders:
-        raise _mixed(folder, got=", ".join([*kinds, *(["folders"] if folders else [])]))
+        raise problem(
+            f"{folder} contains images in several layouts",
+            got=", ".join([*kinds, *(["folders"] if folders else [])]),
+            expected="class folders, or tar archives, or parquet shards",
+            fix="point `source.path` at one layout, or set `layout: folders`, `tar`, `webdataset` or `parquet`",
+        )
     if shards[".parquet"]:
         return "parquet"
     return _kind_of_tar(min(shards[".tar"]), one=one)
@@ -93,13 +98,4 @@ def _kind_of_tar(archive: Path, *, one: bool) -> str:
         got="images without folders or labels",
         expected="an archive or a folder in it per class, or KEY.cls or KEY.json next to each KEY.jpg",
         fix="set `layout: tar` if each archive is a class by its name, or `classes: one`",
-    )
-
-
-def _mixed(folder: Path, *, got: str) -> UserError:
-    return problem(
-        f"{folder} contains images in several layouts",
-        got=got,
-        expected="class folders, or tar archives, or parquet shards",
-        fix="point `source.path` at one layout, or set `layout: folders`, `tar`, `webdataset` or `parquet`",
     )

@@ -21,7 +21,7 @@ from dithc.data.readers.classes import check_apart, check_splits
 from dithc.data.readers.listing import Listing, Paths, exists
 from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
-from dithc.log import UserError, logger, problem
+from dithc.log import logger, problem
 
 WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
@@ -173,7 +173,12 @@ class WebDataset(_Archives):
                     self._spots[path] = Spot(archive, member.offset, member.size if pictures else 0)
                     labels[path] = 0 if one else _label_of(archive, sample)
                 if len(pictures) > 1:
-                    raise _odd_sample(archive, pictures)
+                    raise problem(
+                        f"{archive} has a sample of several images",
+                        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
+                        expected="one image per name, up to its first dot",
+                        fix="give each image a unique name up to the first dot",
+                    )
         _some(listing, self._spots)
         check_splits(folder, self._spots, one=one)
         super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
@@ -198,7 +203,12 @@ class Parquet(Store):
         _some(listing, self._cells)
         first = next(iter(named.items()), None)
         if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
-            raise _unlike(first[0], other)
+            raise problem(
+                f"{other.name} has other class names than {first[0].name}",
+                got="two lists of names",
+                expected="one list, because labels are its indices",
+                fix="keep the shards of each dataset in a separate folder",
+            )
         if one:
             classes = [folder.name]
         else:
@@ -364,21 +374,3 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
     for group in shard.groups:
         check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
     return shard, labels
-
-
-def _unlike(first: Path, other: Path) -> UserError:
-    return problem(
-        f"{other.name} has other class names than {first.name}",
-        got="two lists of names",
-        expected="one list, because labels are its indices",
-        fix="keep the shards of each dataset in a separate folder",
-    )
-
-
-def _odd_sample(archive: Path, pictures: list[Member]) -> UserError:
-    return problem(
-        f"{archive} has a sample of several images",
-        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
-        expected="one image per name, up to its first dot",
-        fix="give each image a unique name up to the first dot",
-    )

@@ -120,18 +120,13 @@ def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
     `statuses` are -n after signal n. SIGTERM ended the remaining processes. A process that failed to start has status 0.
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
-    signals = [signal.Signals(-status).name for status in own if status < 0]
-    how = f"signal {signals[0]}" if signals else f"status {own[0]}" if own else "unknown exit status"
-    is_killed = signals[:1] == [signal.SIGKILL.name]
-    if is_killed:
-        how += ": sent by a kernel that is out of memory (`dmesg` names the process), a user or a scheduler"
-    less = "give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`)"
-    look = "see its messages above; with `--threads 1` the main process reads the scenes"
+    ends = [signal.Signals(-status).name if status < 0 else f"status {status}" for status in own]
     return problem(
         f"one of the {len(statuses)} processes that read scenes has ended early",
-        got=how,
+        got=", ".join(ends) or "unknown exit status",
         expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
-        fix=f"{less if is_killed else look}; start again: scenes already read are kept",
+        fix="see the messages above; after SIGKILL, give the job more memory or fewer `--threads` "
+        "(`resources: {stage: {mem_mb, cpus}}`); start again: scenes already read are kept",
     )
 
 

@@ -44,7 +44,6 @@ COLUMNS: dict[str, Kind] = {
 
 
 def accepted_row(scene: Scene, folder: Path) -> dict[str, Any]:
-    """Return the row of an accepted scene, without its position in a stack."""
     place = scene.place
     return {
         "scene_id": scene.scene_id,

@@ -139,7 +139,6 @@ class FileCanvas(Canvas):
 
 
 def fills_a_stack(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Return whether a stack has no capacity for a second scene of this shape."""
     return 2 * bytes_of(shape, dtype) > SHARD_BYTES
 
 

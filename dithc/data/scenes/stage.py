@@ -119,7 +119,6 @@ class Tally:
             self.examples[reason].append(printable(text))
 
     def numbers(self) -> outcome.Stage:
-        """Return the values for the manifest."""
         return {
             "scenes": self.accepted + self.rejected,
             "accepted": self.accepted,

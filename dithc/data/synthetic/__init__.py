@@ -67,7 +67,6 @@ def synthesize(
 
 
 def _steps(kind: str, *, seed: int, scenes: range, size: int, classes: int, gsd: float) -> list[Callable[[Path], None]]:
-    """Return one function per scene or image that writes into a given folder."""
     if kind == "sentinel2":
         products = [safe.SafeProduct(index=i, size=size) for i in scenes]
         return [partial(sentinel2.write_product, product=product, seed=seed) for product in products]

@@ -1,6 +1,5 @@
 """Generated orthorectified Gaofen-2 multispectral scenes: a GeoTIFF file with 4 bands and an XML file."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -28,42 +27,19 @@ MAX_SCENES = 90
 FIRST_PASS = datetime(2020, 5, 1, 11, 14, 27)
 
 
-@dataclass(frozen=True)
 class GaofenScene:
-    """Scene with place and date by `index`, and `size` pixels of `gsd` meters."""
+    """Scene with place and date by `index`, and `size` pixels of `gsd` meters; `stem` is the name of its files."""
 
-    index: int
-    size: int
-    gsd: float
+    epsg = 32650
 
-    @property
-    def longitude(self) -> float:
-        return 116.0 + 0.4 * (self.index % 5)
-
-    @property
-    def latitude(self) -> float:
-        return 40.0 + 0.4 * (self.index // 5)
-
-    @property
-    def epsg(self) -> int:
-        return 32650
-
-    @property
-    def sensor(self) -> str:
-        return f"PMS{1 + self.index % 2}"
-
-    @property
-    def time(self) -> datetime:
-        return FIRST_PASS + timedelta(days=5 * self.index)
-
-    @property
-    def product(self) -> str:
+    def __init__(self, index: int, size: int, gsd: float) -> None:
+        self.index, self.size, self.gsd = index, size, gsd
+        self.longitude, self.latitude = 116.0 + 0.4 * (index % 5), 40.0 + 0.4 * (index // 5)
+        camera = 1 + index % 2
+        self.sensor, self.time = f"PMS{camera}", FIRST_PASS + timedelta(days=5 * index)
         place = f"E{self.longitude:.1f}_N{self.latitude:.1f}"
-        return f"GF2_{self.sensor}_{place}_{self.time:%Y%m%d}_L1A{self.index + 1:010d}"
-
-    @property
-    def stem(self) -> str:
-        return f"{self.product}-MSS{1 + self.index % 2}"
+        self.product = f"GF2_{self.sensor}_{place}_{self.time:%Y%m%d}_L1A{index + 1:010d}"
+        self.stem = f"{self.product}-MSS{camera}"
 
     def left_top(self) -> tuple[float, float]:
         """Return the outer upper-left corner in UTM meters, a multiple of the pixel size."""
@@ -131,6 +107,5 @@ def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object
 
 
 def metadata_text(values: dict[str, object]) -> str:
-    """Format metadata as an XML document."""
     rows = "".join(f"  <{name}>{value}</{name}>\n" for name, value in values.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<ProductMetaData>\n{rows}</ProductMetaData>\n'

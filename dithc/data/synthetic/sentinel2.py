@@ -103,7 +103,6 @@ def repeated_side(size: int) -> int:
 
 
 def _mean(layer: F32, factor: int) -> F32:
-    """Average factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
@@ -130,7 +129,6 @@ def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32,
 
 
 def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
-    """Return the mask (H, W) of a corner, as at the slanted edge of an orbit."""
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
     outside: Mask = (grid.extent_m - x) / wide + y / high < 1

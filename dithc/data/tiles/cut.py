@@ -128,7 +128,6 @@ class _Cutter:
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
     def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
-        """Write the accepted tiles, and a row for every tile."""
         scenes = [first + row for row in cut.scene]
         conditions = self.conditions.of(scenes, cut.y, cut.x)
         rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
@@ -179,7 +178,6 @@ class _Cutter:
         return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
 
     def numbers(self) -> outcome.Tiles:
-        """Return the values for the manifest."""
         numbers: outcome.Tiles = {
             "accepted": self.splits.total(),
             "rejected": dict(self.reasons),

@@ -120,12 +120,6 @@ def test_validity_is_that_of_gdal(tmp_path: Path) -> None:
     attack(1, 30, tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(10, 13))
-def test_validity_of_many_more_rasters_is_that_of_gdal(tmp_path: Path, seed: int) -> None:
-    attack(seed, 300, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("dtype", "nodata"),
     [

@@ -1,6 +1,5 @@
 """Cloud masks of scenes: masks of the product, mask files of the user, and the buffer."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,16 +171,6 @@ def test_pixels_that_the_mask_of_the_user_excludes_are_invalid(safe_folder: Path
     np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), np.where(valid, before, Mask.INVALID))
 
 
-def test_mask_of_the_user_changes_the_hash_of_the_scene(safe_folder: Path, safe_product: Path) -> None:
-    hashes = set()
-    for value in (0, 1):
-        np.save(safe_folder / f"{safe_product.stem}_mask.npy", np.full((96, 96), value, np.uint8))
-        found = product(safe_folder, mask={})
-        assert isinstance(found, Scene)
-        hashes.add(found.sha256)
-    assert len(hashes) == 2
-
-
 def test_mask_that_is_absent_twice_there_or_of_other_pixels_or_numbers_is_refused(
     safe_folder: Path, safe_product: Path
 ) -> None:
@@ -225,20 +214,6 @@ def test_buffer_of_arrays_without_masks_is_refused_with_the_configuration() -> N
             offset=0.0,
             clouds=datasets.Clouds(buffer_m=10.0),
         )
-
-
-def test_real_qa60_beside_real_bands_marks_what_it_says(real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    for path in real_data("s2_l1c_13band_chips").glob("*.tif"):
-        pixels, info = read_raster(path)
-        write_geotiff(tmp_path / path.name, pixels[:13], transform=info.transform, epsg=info.epsg)
-        quality = np.nan_to_num(pixels[13]).astype(np.uint16)
-        write_geotiff(tmp_path / f"{path.stem}_mask.tif", quality[None], transform=info.transform, epsg=info.epsg)
-        assert set(np.unique(quality)) <= {0, 1024, 2048, 3072}
-    for found in arrays(tmp_path, bands=L1C, mask={}):
-        assert isinstance(found, Scene)
-        quality = read_raster(tmp_path / f"{Path(found.scene_id).stem}_mask.tif")[0][0]
-        mask = found.mask
-        np.testing.assert_array_equal(mask == Mask.CLOUD, (quality > 0) & (mask != Mask.INVALID))
 
 
 UDM2 = {"names": "*_udm2*.tif", "clear": [1], "cloud": [0]}

@@ -1,7 +1,6 @@
 """Scenes with STAC items: reflectance of the original products by the rules of three catalogs; others are rejected."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import rasterio
 
 from dithc import stac
-from dithc.cli import main
 from dithc.config import datasets
 from dithc.data import synthesize
 from dithc.data.grids import north_up
@@ -21,19 +19,14 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_numbers import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
 from tests.data.readers import systems
-from tests.data.readers.reading import one_of
+from tests.data.readers.reading import reader
 from tests.inputs.stac_items import write_items
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
 
 
-def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
-    source = datasets.Sentinel2Stac(kind="sentinel2-stac", path=str(folder), **settings)
-    return list(read_scenes(source, folder))
-
-
-read_one, refusal = one_of(read_all)
+read_all, read_one, refusal = reader(datasets.Sentinel2Stac, kind="sentinel2-stac")
 
 
 @pytest.fixture(scope="session")
@@ -213,21 +206,6 @@ def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Pa
     np.testing.assert_array_equal(after.pixels, np.rint(before.pixels / 2))
 
 
-def test_mask_beside_the_file_of_a_band_makes_its_pixels_invalid(scene_of: Callable[[str], Path]) -> None:
-    folder = scene_of(COLLECTION_1)
-    before, path = read_one(folder, bands=["B04"]), file_of(folder, "B04")
-    valid = np.random.default_rng(0).random((96, 96)) < 0.5
-    pixels, info = read_raster(path)
-    copy = folder / "copy.tif"
-    write_geotiff(copy, pixels, transform=info.transform, epsg=info.epsg)
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"), rasterio.open(copy, "r+") as raster:
-        raster.write_mask(valid)
-    (folder / "copy.tif.msk").rename(path.with_name(f"{path.name}.msk"))
-    copy.unlink()
-    after = read_one(folder, bands=["B04"])
-    np.testing.assert_array_equal(after.mask != 0, (before.mask != 0) & valid)
-
-
 def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(COLLECTION_1)  # offset -0.1
     settings = {"bands": ["B04"], "checksum": "skip"}
@@ -240,20 +218,6 @@ def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callabl
         else:
             assert refusal(folder, **settings).reason == Reason.TAGS_CONTRADICTION
             assert (name == "B04") == isinstance(read_all(folder, **settings, offset=-1000.0)[0], Scene)
-
-
-def test_a_file_cut_anywhere_never_gives_other_pixels(scene_of: Callable[[str], Path]) -> None:
-    folder = scene_of(PLANETARY_COMPUTER)  # provides neither size nor checksum
-    settings = {"bands": ["B04"], "check_offset": False}
-    before, path = read_one(folder, **settings), file_of(folder, "B04")
-    whole, refused = path.read_bytes(), 0
-    for share in np.linspace(0.0, 0.999, 24):
-        path.write_bytes(whole[: int(share * len(whole))])
-        (scene,) = read_all(folder, **settings)
-        if isinstance(scene, Scene):
-            np.testing.assert_array_equal(scene.pixels, before.pixels)
-        refused += isinstance(scene, Rejection)
-    assert refused == 24
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -366,39 +330,6 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
     assert scene.pixels.shape == (13, 24, 24)
     for number, plane in enumerate(scene.pixels):
         assert (plane == 100 + number).all()
-
-
-@pytest.mark.slow
-def test_generated_items_go_to_tiles_and_back_to_products(generated: Path, tmp_path: Path) -> None:
-    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 3000.0}
-    dataset = {
-        "title": "A set",
-        "codec": "none",
-        "source": {"kind": "sentinel2-stac", "path": str(generated / "items")},
-        "tiles": {"size": 32, "min_valid": 0.9, "max_cloud": 1.0},
-        "split": {"train": 1.0, "val": 0.0},
-        "rendering": shown,
-    }
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))
-    asked = ["--config", str(config), "--dataset", "set"]
-    scenes, tiles = tmp_path / "scenes/manifest.json", tmp_path / "tiles/manifest.json"
-    assert main(["stage", *asked, "--out", str(scenes)]) == 0
-    assert main(["tiles", *asked, "--scenes", str(scenes), "--out", str(tiles)]) == 0
-    assert main(["export", "--tiles", str(tiles), "--out", str(tmp_path / "out")]) == 0
-    products = sorted((tmp_path / "out").glob("*.tif"))
-    assert len(products) > 10
-    true = {one.scene_id: one for one in read_all(generated / "items") if isinstance(one, Scene)}
-    for path in products:
-        with rasterio.open(path) as file:
-            scene = true[file.tags()["DITHC_SCENE_ID"]]
-            column, row = ~rasterio.Affine(*scene.place.transform) * (file.transform.c, file.transform.f)
-            window = (slice(None), slice(round(row), round(row) + 32), slice(round(column), round(column) + 32))
-            pixels, valid = file.read(), scene.mask[window[1:]] != Mask.INVALID
-            np.testing.assert_array_equal(pixels[:, valid], scene.pixels[window][:, valid])
-            assert file.descriptions == tuple(scene.bands)
-            assert file.tags(4, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] == "0.6646"
-    assert os.path.commonpath([tmp_path]) not in (tmp_path / "scenes/scenes.json").read_text()
 
 
 def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:

@@ -140,7 +140,9 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
         reproject(
             pixels,
             target,
-            rpcs=_rasterio_rpc(rpc),
+            rpcs=RPC(
+                **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()}
+            ),
             src_crs=CRS.from_epsg(4326),
             src_nodata=0,
             dst_transform=Affine(*grid.transform),
@@ -163,10 +165,6 @@ def _told(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{what}: {error}") from error
-
-
-def _rasterio_rpc(rpc: Rpc) -> RPC:
-    return RPC(**{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()})
 
 
 def _no_dem(

@@ -12,7 +12,7 @@ from dithc.config import datasets
 from dithc.data import synthesize
 from dithc.data.calibration import Acquisition, calibrate, sun_distance, table
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.data.scene import Reason, Refused
 
 # Earth-Sun distances in astronomical units by day of year: Landsat 7 Science Data Users Handbook, table 11.4.
 HANDBOOK = {1: 0.98331, 32: 0.98536, 60: 0.99084, 91: 0.99926, 121: 1.00756, 152: 1.01403, 182: 1.01667, 213: 1.01497}
@@ -117,9 +117,6 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
         next(iter(read_scenes(settings(path=str(tmp_path / "files"), calibrate=how), tmp_path / "files")))
         for how in ("none", "radiance", "reflectance")
     )
-    assert isinstance(plain, Scene)
-    assert isinstance(radiance, Scene)
-    assert isinstance(reflectance, Scene)
     gains = np.array([0.1378, 0.1778, 0.1700, 0.1858])  # PMS1 of 2020
     valid = plain.mask > 0
     expected = plain.pixels * gains[:, None, None]
@@ -131,7 +128,6 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
     (xml,) = (tmp_path / "files").glob("*.xml")
     xml.unlink()
     (refused,) = read_scenes(settings(path=str(tmp_path / "files")), tmp_path / "files")
-    assert isinstance(refused, Rejection)
     assert refused.refused.reason == Reason.NOT_CALIBRATED
 
 

@@ -105,9 +105,10 @@ class Listing:
         found, excluded = [], self.excluded
         inside = [top] if top.is_file() else [place / name for place, _, names in walk(top) for name in names]
         for path in sorted(inside):
-            if self._is_set_mask(path):
+            suffix = path.suffix.lower()
+            if self._mask is not None and suffix in RASTERS and fnmatchcase(path.name.casefold(), self._mask):
                 self.unread.add(path)
-            elif path.suffix.lower() not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
+            elif suffix not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
                 self.leave(path, suffixes)
             elif self.takes(path, masks=masks or path == self.folder):
                 found.append(path)
@@ -181,9 +182,6 @@ class Listing:
             fix=fix,
         )
 
-    def _is_set_mask(self, path: Path) -> bool:
-        return self._mask is not None and _is_raster(path) and fnmatchcase(path.name.casefold(), self._mask)
-
     def _rest(self) -> dict[str, int]:
         found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
         found |= Counter({"masks": len(self.masks), "excluded": self.excluded})
@@ -250,10 +248,6 @@ def _of_mask(stem: str) -> list[str]:
     return [name.strip("_-. ") for name in found]
 
 
-def _is_raster(path: Path) -> bool:
-    return path.suffix.lower() in RASTERS
-
-
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") and not name.startswith("._")
 
@@ -265,10 +259,7 @@ class Beside:
         self._names: dict[Path, list[str]] = {}
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
-        """Return all files with the start of the scene's name: the scene, metadata, masks, coefficients, world files.
-
-        `stem` is that start, by default the scene's name without its last suffix, then without one of `ENDS`.
-        """
+        """Return all files that start with `stem`, by default the scene's name without its last suffix, then with one of `ENDS`."""
         ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
         if path.parent not in self._names:
             self._names[path.parent] = sorted(os.listdir(path.parent))

@@ -95,13 +95,10 @@ class Painter:
 
 
 class SafeReader(Painter):
-    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver.
-
-    `memory_bytes` covers two decoded bands of a complete product, one on the grid, the mask, and strips.
-    """
+    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
 
     source: datasets.Sentinel2
-    memory_bytes = 11 * FULL_SIDE**2
+    memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]

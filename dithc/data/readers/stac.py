@@ -71,10 +71,7 @@ class StacReader(Painter):
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the item, the files that are read with their companions, and the mask file.
-
-        Further assets of the item are not reported as unread.
-        """
+        """Return the item, its files with their companions, and the mask file; other assets are not reported as unread."""
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
@@ -200,18 +197,15 @@ def _facts(item: Item) -> dict[str, Any]:
     properties = item.document["properties"]
     satellite = SATELLITE.fullmatch(str(properties.get("platform")))
     sensed, uri = properties.get("datetime"), properties.get("s2:product_uri")
+    angles = {name: properties.get(f"view:{name}") for name in ("sun_elevation", "sun_azimuth")}
     return {
         "product_id": uri.removesuffix(".SAFE") if isinstance(uri, str) else item.id,
         "satellite": f"Sentinel-2{satellite[1].upper()}" if satellite else None,
         "sensing_time": sensed if isinstance(sensed, str) else None,
         "baseline": item.baseline,
         "level": item.level,
-        **{name: _angle(properties.get(f"view:{name}")) for name in ("sun_elevation", "sun_azimuth")},
+        **{name: float(said) for name, said in angles.items() if isinstance(said, (int, float)) and isfinite(said)},
     }
-
-
-def _angle(said: object) -> float | None:
-    return float(said) if isinstance(said, (int, float)) and isfinite(said) else None
 
 
 def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:

@@ -18,7 +18,6 @@ from dithc.data.files import memory_bytes
 from dithc.data.readers import Scenes
 from dithc.data.scene import Rejection
 from dithc.data.scenes.kept import Found, Kept, Record
-from dithc.data.scenes.rows import accepted_row
 from dithc.data.scenes.stacks import FileCanvas
 from dithc.log import UserError, problem, setup
 from dithc.runs import outputs
@@ -39,7 +38,11 @@ def gather(
     `partial` receives new scenes, with `settings` as in `partial_folder`.
     """
     seen = [scenes.look(position) for position in range(len(scenes))]
-    homes = [_home(kept, scenes.scene_id(position), state) for position, (state, _) in enumerate(seen)]
+    names = [scenes.scene_id(position) for position in range(len(scenes))]
+    homes = [
+        next((one for one in kept if state is not None and one.state(name) == state), None)
+        for name, (state, _) in zip(names, seen, strict=True)
+    ]
     fresh = [position for position, home in enumerate(homes) if home is None]
     here = partial / "canvas"
     here.mkdir()
@@ -48,20 +51,16 @@ def gather(
         for position, home in enumerate(homes):
             found, source = None, read(position) if home is None else home
             if source is not None:
-                found = source.take(scenes.scene_id(position), scenes.path(position))
+                found = source.take(names[position], scenes.path(position))
             yield found or _found(scenes, position, canvas), seen[position][0]
             canvas.discard()
             if source is not None and not source and source.folder.parent == partial:
                 outputs.remove(source.folder)
 
 
-def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:
-    return next((one for one in kept if state is not None and one.state(scene_id) == state), None)
-
-
 def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
     scene = scenes.read(position, canvas)
-    return scene if isinstance(scene, Rejection) else Found.of(scene, accepted_row(scene, scenes.folder), canvas)
+    return scene if isinstance(scene, Rejection) else Found.of(scene, scenes.folder, canvas)
 
 
 Seen = list[tuple[str | None, int]]

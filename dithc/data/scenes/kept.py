@@ -1,4 +1,4 @@
-"""Records of scenes next to their stacks, which later runs reuse instead of reading the files.
+"""Scenes as stored: rows of the table, and records next to stacks, which later runs reuse instead of reading the files.
 
 A line (`Found.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
 observed state of the scene's files are unchanged. The bytes are valid if their hash matches. No flush or completeness
@@ -6,6 +6,7 @@ is required: a later run uses the intact scenes of a killed run, and reads damag
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,15 +15,50 @@ from typing import Any, Self
 
 import numpy as np
 
+from dithc.data.files import printable
 from dithc.data.npy import NO_SPACE
+from dithc.data.readers import scene_id
 from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
 from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
+from dithc.data.table import Kind
 from dithc.log import UserError, logger
 from dithc.runs import outputs
 from dithc.sealed import seal_line, unseal_lines
 
 RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
 BLOCK_BYTES = 1 << 22
+COLUMNS: dict[str, Kind] = {
+    "scene_id": "text",
+    "status": "text",
+    "reason": "text",
+    "what": "text",
+    "got": "text",
+    "expected": "text",
+    "fix": "text",
+    "stack": "int",
+    "row": "int",
+    "path": "text",
+    "sha256": "text",
+    "label": "int",
+    "n_bands": "int",
+    "height": "int",
+    "width": "int",
+    "dtype": "text",
+    "gsd_m": "float",
+    "crs": "text",
+    "crs_epsg": "int",
+    "transform": "floats",
+    "valid_frac": "float",
+    "product_id": "text",
+    "satellite": "text",
+    "sensor": "text",
+    "sensing_time": "text",
+    "baseline": "text",
+    "level": "text",
+    "offset_source": "text",
+    "offsets": "floats",
+    "notes": "text",
+}
 log = logger(__name__)
 
 
@@ -41,7 +77,7 @@ class Found:
     sha256: str  # of pixels and mask
 
     @classmethod
-    def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
+    def of(cls, scene: Scene, folder: Path, canvas: FileCanvas) -> Self:
         """Build from a scene that was just read; pixels on the canvas stay in its file."""
         values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
         kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
@@ -58,7 +94,7 @@ class Found:
         return cls(
             scene_id=scene.scene_id,
             path=scene.path,
-            row=row,
+            row=_row(scene, folder),
             kind=kind,
             notes=scene.notes,
             pixels=pixels,
@@ -236,3 +272,41 @@ def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
         file.seek(offset or 0)
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
+
+
+def _row(scene: Scene, folder: Path) -> dict[str, Any]:
+    place = scene.place
+    return {
+        "scene_id": scene.scene_id,
+        "status": "accepted",
+        "path": scene_id(scene.path, folder),
+        "sha256": scene.sha256,
+        "label": scene.label,
+        "n_bands": len(scene.bands),
+        "height": scene.mask.shape[0],
+        "width": scene.mask.shape[1],
+        "gsd_m": place.gsd_m,
+        "crs": place.crs,
+        "crs_epsg": place.epsg,
+        "transform": None if place.transform is None else list(place.transform),
+        "valid_frac": float((scene.mask != 0).mean()),
+        "notes": " ".join(scene.notes),
+        **scene.facts,
+    }
+
+
+def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
+    """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
+    refused = rejection.refused
+    path = scene_id(rejection.path, folder)
+    told = {
+        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
+        for name in ("what", "got", "expected", "fix")
+    }
+    return {
+        "scene_id": rejection.scene_id,
+        "status": "rejected",
+        "path": path,
+        "reason": str(refused.reason),
+        **told,
+    }

@@ -12,8 +12,7 @@ from dithc.data.files import printable
 from dithc.data.readers import Scenes, read_scenes, state_of
 from dithc.data.scene import Reason, Refused, Rejection
 from dithc.data.scenes.gather import gather
-from dithc.data.scenes.kept import Found, Record, partial_folder
-from dithc.data.scenes.rows import COLUMNS, rejected_row
+from dithc.data.scenes.kept import COLUMNS, Found, Record, partial_folder, rejected_row
 from dithc.data.scenes.stacks import Stacks, link
 from dithc.data.table import TableWriter
 from dithc.log import UserError, logger, problem, progress

@@ -14,12 +14,12 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.ahead import ahead
 from dithc.data.npy import NpyWriter, ShardWriter
+from dithc.data.pictures import write_png
 from dithc.data.places import SPLITS, Near, Splitter
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.table import Kind, TableWriter
 from dithc.data.tiles.conditions import Conditions
-from dithc.data.tiles.picture import draw_grid
 from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
 from dithc.data.tiles.statistics import Histogram
 from dithc.data.tiles.windows import Cut, Measured, Walk
@@ -27,6 +27,7 @@ from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outcome, outputs
 
 GRID_FILE = "grid.png"
+GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
 COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
@@ -72,12 +73,13 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
                 for number in range(len(source.index["stacks"])):
                     cutter.stack(number, bar)
             shards = cutter.shards.close()
-            cutter.columns.close()
+            for column in cutter.columns.values():
+                column.close()
         numbers = cutter.numbers()
         _check_train(numbers)
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
         atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
-        draw_grid(Tiles(temporary), temporary / GRID_FILE)
+        _draw_grid(Tiles(temporary), temporary / GRID_FILE)
     _tell(dataset, source, cutter, numbers)
     return numbers
 
@@ -96,7 +98,13 @@ class _Cutter:
         seed: int,
     ) -> None:
         self.source, self.table, self.conditions = source, table, conditions
-        self.columns = _Columns(folder, conditions)
+        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
+        if conditions.model:
+            kinds["conditions"] = (len(conditions.model),), "float32"
+        self.columns = {
+            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
         self.near, joined = find_near(dataset, source, seed=seed)
         self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
         self.walk = Walk(dataset.tiles, source, self.splitter)
@@ -137,13 +145,22 @@ class _Cutter:
         written = self.shards.append(cut.pixels[accepted])
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
             rows[i] |= {"shard": shard, "row": shard_row}
-        self.columns.append([rows[i] for i in accepted])
+        self._append([rows[i] for i in accepted])
         for split, histogram in self.histograms.items():
             if chosen := [i for i in accepted if rows[i]["split"] == split]:
                 histogram.add(cut.pixels[chosen], measured.valid[chosen])
                 self.counted[split] += measured.valid[chosen].size
         for row in rows:
             self.table.add(**row)
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        """Write the column files of accepted tiles."""
+        columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
+        splits = [SPLITS.index(split) for split in columns["split"]]
+        self.columns["split"].append(np.array(splits, np.uint8))
+        self.columns["label"].append(np.array(columns["label"], np.int32))
+        if "conditions" in self.columns:
+            self.columns["conditions"].append(self.conditions.ready(columns))
 
     def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
@@ -193,35 +210,6 @@ class _Cutter:
             numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
             numbers["largest_group"] = self.near.largest
         return numbers
-
-
-class _Columns:
-    """Column files of the accepted tiles: `label`, `split`, and the model input `conditions`."""
-
-    def __init__(self, folder: Path, conditions: Conditions) -> None:
-        self._conditions = conditions
-        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
-        if conditions.model:
-            kinds["conditions"] = (len(conditions.model),), "float32"
-        self._files = {
-            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
-            for name, (shape, dtype) in kinds.items()
-        }
-
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        self._files["split"].append(np.array([SPLITS.index(row["split"]) for row in rows], np.uint8))
-        self._files["label"].append(np.array([row["label"] for row in rows], np.int32))
-        if "conditions" in self._files:
-            columns = {name: [row[name] for row in rows] for name in self._conditions.columns}
-            self._files["conditions"].append(self._conditions.ready(columns))
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-    @property
-    def names(self) -> dict[str, str]:
-        return {name: COLUMN_FILES[name] for name in self._files}
 
 
 def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
@@ -346,9 +334,23 @@ def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
             split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]
             for split, found in ranges.items()
         },
-        "columns": cutter.columns.names,
+        "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
         "conditions": cutter.conditions.model,
         "scaling": scaling.model_dump(mode="json"),
         "display": dataset.rendering.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),
     }
+
+
+def _draw_grid(tiles: Tiles, path: Path) -> None:
+    """Draw up to 64 evenly selected train tiles as displayed, eight per row."""
+    train = tiles.rows("train")
+    chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
+    pictures = tiles.rgb(chosen)  # (N, 3, S, S)
+    step = tiles.info["size"] + GRID_GAP
+    lines = -(-len(chosen) // GRID_COLUMNS)
+    grid = np.full((lines * step - GRID_GAP, GRID_COLUMNS * step - GRID_GAP, 3), 255, np.uint8)
+    for i, picture in enumerate(pictures):
+        top, left = i // GRID_COLUMNS * step, i % GRID_COLUMNS * step
+        grid[top : top + step - GRID_GAP, left : left + step - GRID_GAP] = picture.transpose(1, 2, 0)
+    write_png(path, grid)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.data.archives.tarball import unpack
+from dithc.data.archives import unpack
 from dithc.log import UserError
 
 Entry = tuple[tarfile.TarInfo, bytes]

@@ -250,18 +250,15 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     pixels[3] = np.where(VALID, 255, 0)
     write_rgb(tmp_path / "x.tif", pixels)  # GDAL tags the fourth of four byte bands as alpha
     scene = bands_of(tmp_path, "R", "G", "B")
-    assert isinstance(scene, Scene)
     assert scene.pixels.shape == (3, 64, 64)
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
         refused = bands_of(tmp_path, "R", "G", "B", fourth)
-        assert isinstance(refused, Rejection)
         assert refused.refused.reason == "band_count"
         assert "alpha" in refused.refused.got
     write_rgb(tmp_path / "x.tif", LAND)
     with caplog.at_level("INFO"):
         scene = bands_of(tmp_path, "R", "G", "B", "NIR")
-    assert isinstance(scene, Scene)
     np.testing.assert_array_equal(scene.pixels, LAND)
     assert scene.mask.all()
     assert "band 4 of x.tif as NIR" in caplog.text

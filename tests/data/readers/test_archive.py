@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dithc.config import datasets
-from dithc.data.archives import unpacking
+from dithc.data import archives
 from dithc.data.readers import archive, read_scenes
 from dithc.data.readers.archive import unpacked
 from dithc.data.scene import Reason, Refused, Rejection
@@ -232,7 +232,7 @@ def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed
 def test_archive_that_does_not_fit_the_disk_ends_staging_with_the_variable_that_helps(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacking, "SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(archives, "SPARE_BYTES", 1 << 60)
     with pytest.raises(UserError, match="TMPDIR"):
         read_all(packed.parent)
 

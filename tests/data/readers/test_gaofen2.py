@@ -29,7 +29,6 @@ def product(tmp_path: Path) -> Path:
 
 def test_geotiff_keeps_its_numbers_and_takes_facts_from_its_xml(product: Path) -> None:
     (scene,) = read_all(product)
-    assert isinstance(scene, Scene)
     array, info = read_raster(next(product.glob("*MSS*.tif*")))
     np.testing.assert_array_equal(scene.pixels, array)
     assert scene.bands == ["B", "G", "R", "NIR"]
@@ -61,7 +60,6 @@ def test_outside_of_the_footprint_is_invalid(tmp_path: Path) -> None:
     pixels[:, :2], pixels[0, 5, 5] = 0, 0
     np.save(tmp_path / "scene.npy", pixels)
     (scene,) = read_all(tmp_path)
-    assert isinstance(scene, Scene)
     assert (scene.mask == 0).sum() == 16
 
 
@@ -80,7 +78,6 @@ def test_raster_that_is_not_orthorectified_is_refused(tmp_path: Path) -> None:
     ) as target:
         target.write(np.full((4, 8, 8), 300, np.uint16))
     (rejection,) = read_all(tmp_path)
-    assert isinstance(rejection, Rejection)
     assert rejection.refused.reason == Reason.CRS_MISSING
     assert "orthorectif" in rejection.refused.fix
 

@@ -338,7 +338,6 @@ def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Pa
         archive.add(product, arcname=product.name)
     shutil.rmtree(product)
     packed = next(scene for scene in read_all(folder, dem=dem) if product.name in scene.scene_id)
-    assert isinstance(packed, Scene)
     np.testing.assert_array_equal(packed.mask, unpacked.mask)
 
 

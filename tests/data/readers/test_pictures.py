@@ -423,8 +423,6 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
     assert {one.reason for one in refused.values()} == {Reason.READ_ERROR}
     assert not any("0x" in one.got for one in refused.values()), "an address differs from run to run"
     plain, rotated = (found[name] for name in ("plain.jpg", "rotated.jpg"))
-    assert isinstance(plain, Scene)
-    assert isinstance(rotated, Scene)
     np.testing.assert_array_equal(plain.pixels, rotated.pixels)  # the tag is ignored
 
 
@@ -435,6 +433,5 @@ def test_picture_of_more_pixels_than_may_be_held_says_so(tmp_path: Path) -> None
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "bomb.png").write_bytes(content)
     (found,) = open_pictures(tmp_path)
-    assert isinstance(found, Rejection)
     assert "3600000000 pixels" in found.refused.got
     assert "scale it down" in found.refused.fix

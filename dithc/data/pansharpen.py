@@ -147,7 +147,7 @@ class Shift(NamedTuple):
 
 def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
     """Return the median shift of images (H, W) over completely valid windows; None if no window has detail."""
-    side, corners = next(((side, found) for side in SIDES if (found := _corners(valid, side))), (0, []))
+    side, corners = next(((side, places) for side in SIDES if (places := _corners(valid, side))), (0, []))
     found = []
     for top, left in corners:
         part = np.s_[top : top + side, left : left + side]

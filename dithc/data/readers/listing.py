@@ -259,7 +259,7 @@ class Beside:
         self._names: dict[Path, list[str]] = {}
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
-        """Return all files that start with `stem`, by default the scene's name without its last suffix, then with one of `ENDS`."""
+        """Return all files that start with `stem`, by default the scene's name without suffix, then with one of `ENDS`."""
         ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
         if path.parent not in self._names:
             self._names[path.parent] = sorted(os.listdir(path.parent))

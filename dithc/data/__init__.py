@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from dithc.data.pictures import write_png
     from dithc.data.scenes import stage_scenes
     from dithc.data.synthetic import synthesize
-    from dithc.data.tiles import Rows, Stretch, Tiles
-    from dithc.data.tiles.cut import cut_tiles
+    from dithc.data.tiles import Rows, Stretch, Tiles, cut_tiles
 
 _HOMES = {
     "Rows": "tiles",
     "Stretch": "tiles",
     "Tiles": "tiles",
-    "cut_tiles": "tiles.cut",
+    "cut_tiles": "tiles",
     "products": "products",
     "stage_scenes": "scenes",
     "synthesize": "synthetic",

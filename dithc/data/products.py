@@ -170,11 +170,11 @@ def marked(image: Image, *, bands: Bands) -> Array:
 def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
     """Write an image as a cloud-optimized GeoTIFF and return its path; OSError if the disk is full or not writable."""
     path = folder / f"{image.name}.tif"
-    pixels = image.pixels if image.shape is not None else marked(image, bands=bands)
+    array = marked(image, bands=bands) if image.shape is None else None
     write_cog(
         path,
-        pixels,
-        shape=image.shape or pixels.shape,
+        image.pixels if array is None else array,
+        shape=image.shape or np.shape(array),
         dtype=bands.dtype,
         bands=bands.labels(),
         tags=image.tags,

@@ -70,7 +70,7 @@ def write_cog(
     path: Path,
     pixels: npt.NDArray[Any] | Iterable[npt.NDArray[Any]],
     *,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     dtype: npt.DTypeLike,
     bands: Sequence[BandLabel],
     tags: Mapping[str, str],

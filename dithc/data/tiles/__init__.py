@@ -1,13 +1,27 @@
 """Stage `tiles`: cut scenes into tiles, filter them, assign splits, and compute statistics.
 
-Contents: `cut_tiles` (in `cut.py`, which takes a second to import) writes a dataset. `Tiles` reads it, `Rows` selects from
-it, and `Stretch` maps it to [-1, 1] and to RGB images.
+Contents: `cut_tiles` writes a dataset. `Tiles` reads it, `Rows` selects from it, and `Stretch` maps it to [-1, 1] and
+to RGB images.
 
 Invariants: every rejected tile has a row with its reason. Statistics are exact and computed from train tiles only.
 
 Extending: measurements of tiles belong in `windows.py`, conditions in `conditions.py`.
 """
 
+from typing import TYPE_CHECKING
+
 from dithc.data.tiles.reading import Rows, Stretch, Tiles
 
-__all__ = ["Rows", "Stretch", "Tiles"]
+if TYPE_CHECKING:
+    from dithc.data.tiles.cut import cut_tiles
+
+__all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "cut_tiles":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dithc.data.tiles.cut import cut_tiles  # takes a second, which readers do not need
+
+    globals()[name] = cut_tiles
+    return cut_tiles

@@ -156,8 +156,7 @@ class _Cutter:
     def _append(self, rows: list[dict[str, Any]]) -> None:
         """Write the column files of accepted tiles."""
         columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
-        splits = [SPLITS.index(split) for split in columns["split"]]
-        self.columns["split"].append(np.array(splits, np.uint8))
+        self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
         self.columns["label"].append(np.array(columns["label"], np.int32))
         if "conditions" in self.columns:
             self.columns["conditions"].append(self.conditions.ready(columns))
@@ -230,13 +229,8 @@ def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[
 def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
     """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
     source, before = walk.source, len(seen)
-    stretch = Stretch(
-        {
-            **source.index,
-            "statistics": [{"low": 0.0, "high": 1.0}] * len(source.index["bands"]),
-            "display": dataset.rendering.model_dump(),
-        }
-    )
+    unscaled = [{"low": 0.0, "high": 1.0}] * len(source.index["bands"])
+    stretch = Stretch({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
             for cut, measured in ahead(walk.stack(number)):

@@ -9,7 +9,7 @@ memory-mapped arrays and a table.
 Invariants:
 - A file that cannot be trusted becomes a row with its reason; no file is skipped silently.
 - Offsets come from metadata or from the configuration. They are never guessed.
-- Places decide the split, so that all dates and overlaps of a place are in one split (`earth`, `split`, `placing`).
+- Places decide the split, so that all dates and overlaps of a place are in one split (`places`).
   `near` joins places that look the same.
 - Statistics, scaling and display stretch are fixed per dataset and computed from train tiles only.
 - A folder with its final name is complete.

@@ -33,6 +33,24 @@ from dithc.runs import outputs
 
 SPARE_BYTES = 1 << 30
 """Disk space that stays free."""
+MOST_ENTRIES = 1000
+"""Most entries of an archive; a product has ten to thirty."""
+MOST_UNFOLDING = 100
+SLACK_BYTES = 16 << 20
+"""Limits of expansion: images expand two- to fourfold, zeros in gzip a thousandfold."""
+BLOCK_BYTES = 1 << 20
+MOST_NAME_BYTES = 1 << 16
+NAME_TYPES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+SUFFIX = ".tar"
+MOST_PADDING = 1 << 20
+"""Most zeros after the last entry: tar fills its blocks of 10 KiB, other programs up to a tape record."""
+COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
 
 
 class NoRoom(UserError):
@@ -130,22 +148,6 @@ def no_room(archive: Path, *, got: str) -> NoRoom:
     )
 
 
-MOST_ENTRIES = 1000
-"""Most entries of an archive; a product has ten to thirty."""
-MOST_UNFOLDING = 100
-SLACK_BYTES = 16 << 20
-"""Limits of expansion: images expand two- to fourfold, zeros in gzip a thousandfold."""
-BLOCK_BYTES = 1 << 20
-MOST_NAME_BYTES = 1 << 16
-NAME_TYPES = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-
-
 class Entry(tarfile.TarInfo):
     """Entry with a limited length of long names, which are read before the entry can be checked, and a valid size."""
 
@@ -213,12 +215,6 @@ def _not_a_product(archive: Path, *, got: str) -> UserError:
         expected=f"at most {MOST_ENTRIES} files and folders inside it, expanding at most {MOST_UNFOLDING}-fold",
         fix="download it again from its source, and list its content before you unpack it (tar -tvf)",
     )
-
-
-SUFFIX = ".tar"
-MOST_PADDING = 1 << 20
-"""Most zeros after the last entry: tar fills its blocks of 10 KiB, other programs up to a tape record."""
-COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
 
 
 class Member(NamedTuple):

@@ -46,10 +46,6 @@ def write_geotiff(
     GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. transform and epsg are None without georeference. `verify`
     reads the file back and compares every pixel. Raises OSError if the file cannot be written, or has other content.
     """
-    if array_chw.ndim != 3:
-        raise ValueError(
-            f"write_geotiff requires an array (C, H, W), got the shape {array_chw.shape}; add the band axis"
-        )
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
     place = _place(None if epsg is None else f"EPSG:{epsg}", transform)

@@ -73,7 +73,6 @@ def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
 
 
 def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object]:
-    """Return the elements of the XML file, with the names of the producer."""
     side = scene.size * scene.gsd
     xs, ys = [left, left + side, left + side, left], [top, top, top - side, top - side]
     longitudes, latitudes = reproject_points(xs, ys, source_epsg=scene.epsg, target_epsg=4326)

@@ -175,7 +175,6 @@ class Conditions:
         return found
 
     def _said_of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        """Return the source's facts about tiles, and their identity."""
         found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._middles(scenes, y, x)

@@ -117,7 +117,6 @@ class Walk:
         self.moved = 0  # tiles that were moved into one split
 
     def stack(self, number: int) -> Iterator[tuple[Cut, Measured]]:
-        """Yield the tiles of a stack; none if its scenes are smaller than a tile."""
         pixels, mask = self.source.stack(number)
         size = self.settings.size
         covered = prod(covered_length(side, size=size, stride=self.stride) for side in mask.shape[1:])

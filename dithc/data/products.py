@@ -170,11 +170,15 @@ def marked(image: Image, *, bands: Bands) -> Array:
 def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
     """Write an image as a cloud-optimized GeoTIFF and return its path; OSError if the disk is full or not writable."""
     path = folder / f"{image.name}.tif"
-    array = marked(image, bands=bands) if image.shape is None else None
+    pixels: Array | Iterator[Array] = image.pixels
+    shape: tuple[int, ...] | None = image.shape
+    if shape is None:
+        array = marked(image, bands=bands)
+        pixels, shape = array, array.shape
     write_cog(
         path,
-        image.pixels if array is None else array,
-        shape=image.shape or np.shape(array),
+        pixels,
+        shape=shape,
         dtype=bands.dtype,
         bands=bands.labels(),
         tags=image.tags,

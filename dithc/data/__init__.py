@@ -9,16 +9,13 @@ memory-mapped arrays and a table.
 Invariants:
 - A file that cannot be trusted becomes a row with its reason; no file is skipped silently.
 - Offsets come from metadata or from the configuration. They are never guessed.
-- Places decide the split, so that all dates and overlaps of a place are in one split (`earth`, `split`, `placing`).
+- Places decide the split, so that all dates and overlaps of a place are in one split (`places`).
   `near` joins places that look the same.
 - Statistics, scaling and display stretch are fixed per dataset and computed from train tiles only.
 - A folder with its final name is complete.
-- User files are checked before use. Only regular files are opened (`files.py`). Sizes are compared with the memory
-  before allocation. JPEG 2000 files are parsed to their end, and checksums of deflated TIFF blocks are compared
-  (`raster/`). Archives of images are read in place after all entries are checked (`tar_index.py`).
-- GDAL reads no sidecar files, and no code accesses the network.
-- torch is not imported. rasterio is imported only in `raster/`, `grids.py` and `ground.py`, Pillow in `pictures.py`,
-  lxml in `xml.py`, pyarrow in `table.py`, xarray in `scene.py`.
+- User files are checked before use: only regular files are opened, and sizes are compared with the memory before
+  allocation. GDAL reads no sidecar files, and no code accesses the network.
+- torch is not imported.
 
 Extending: a new `kind` of source is a model in dithc.config.datasets and a module in `readers/`, registered in
 `readers/__init__.py`. A new reason is a member of `scene.Reason`. Names are imported on first use, so that reading

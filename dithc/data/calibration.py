@@ -44,10 +44,7 @@ class Calibrated:
 
 
 def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Acquisition) -> Calibrated:
-    """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W).
-
-    Raises Refused without coefficients or required acquisition metadata.
-    """
+    """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). Refused without coefficients."""
     gain, offset, said = _coefficients(source, of)
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
     if source.calibrate == "radiance":
@@ -65,17 +62,13 @@ def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Ac
 
 
 def sun_distance(time: datetime) -> float:
-    """Return the Earth-Sun distance in astronomical units, to 1e-4.
-
-    Low-precision formulas for the Sun from The Astronomical Almanac, section C.
-    """
+    """Return the Earth-Sun distance in astronomical units, to 1e-4 (The Astronomical Almanac, section C)."""
     days = (time.replace(tzinfo=None) - datetime(2000, 1, 1, 12)).total_seconds() / 86_400
     anomaly = radians(357.528 + 0.9856003 * days)
     return 1.00014 - 0.01671 * cos(anomaly) - 0.00014 * cos(2 * anomaly)
 
 
 def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, str]:
-    """Return gain and offset per band, and their source."""
     if source.coefficients is not None:
         gain = np.array(source.coefficients.gain)
         return gain, np.array(source.coefficients.offset or [0.0] * len(gain)), "config"
@@ -120,5 +113,4 @@ def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
 
 @cache
 def table() -> Any:
-    """Return the published coefficients with their sources."""
     return json.loads(TABLE.read_text(encoding="utf-8"))

@@ -34,17 +34,11 @@ LOWEST_M, HIGHEST_M = -1000.0, 9000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Heights:
-    """Heights of the ground above the WGS84 ellipsoid (`read_heights`).
+    """Heights of the ground above the WGS84 ellipsoid (`read_heights`)."""
 
-    Attributes:
-        options: Options of GDAL's transformer.
-        values: Heights (H, W) of the DEM plus the constant, NaN without data; (1, 1) without a DEM.
-        grid: Grid of the DEM; None without a DEM.
-    """
-
-    options: dict[str, Any]
-    values: npt.NDArray[np.float32]
-    grid: Grid | None = None
+    options: dict[str, Any]  # of GDAL's transformer
+    values: npt.NDArray[np.float32]  # (H, W), NaN without data; (1, 1) without a DEM
+    grid: Grid | None = None  # None without a DEM
 
     def extremes(self, longitudes: npt.NDArray[Any], latitudes: npt.NDArray[Any]) -> tuple[float, float]:
         """Return least and greatest height in the bounding box of points; OSError without a height in the DEM."""
@@ -63,10 +57,7 @@ class Heights:
 
 
 def read_heights(dem: Path | None, *, height_m: float) -> Heights:
-    """Read heights for `orthorectify` into memory: a DEM plus `height_m`, or `height_m` everywhere without a DEM.
-
-    Raises UserError unless the DEM is a raster of one band of heights in meters with a coordinate reference system.
-    """
+    """Read heights for `orthorectify`: a DEM plus `height_m`, or `height_m` everywhere; UserError for another raster."""
     if dem is None:
         return Heights(options={"RPC_HEIGHT": height_m}, values=np.full((1, 1), height_m, np.float32))
     try:
@@ -112,14 +103,10 @@ def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArr
 
 
 def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int, heights: Heights) -> Grid:
-    """Return the north-up UTM grid of an image of `shape` lines and samples, with sides in multiples of `multiple`
-    pixels.
+    """Return the north-up UTM grid of an image of `shape` lines and samples, in multiples of `multiple` pixels.
 
-    The corner is aligned to the same multiple, so that grids of several dates share their pixels.
-
-    Raises:
-        UserError: The geometry has no solution.
-        OSError: The geometry leads off the Earth, or the DEM covers another area.
+    The corner is aligned to the same multiple, so that grids of several dates share their pixels. Raises UserError or
+    OSError if the geometry has no solution, leads off the Earth or out of the DEM.
     """
     sides = [np.linspace(-0.5, side - 0.5, BORDER_POINTS) for side in shape]
     lines, samples = (points.ravel() for points in np.meshgrid(*sides, indexing="ij"))
@@ -153,7 +140,9 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
         reproject(
             pixels,
             target,
-            rpcs=_rasterio_rpc(rpc),
+            rpcs=RPC(
+                **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()}
+            ),
             src_crs=CRS.from_epsg(4326),
             src_nodata=0,
             dst_transform=Affine(*grid.transform),
@@ -176,10 +165,6 @@ def _told(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{what}: {error}") from error
-
-
-def _rasterio_rpc(rpc: Rpc) -> RPC:
-    return RPC(**{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()})
 
 
 def _no_dem(

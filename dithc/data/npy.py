@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.files import check_room, open_regular
-from dithc.log import problem
+from dithc.log import UserError, problem
 from dithc.runs import outputs
 
 SHARD_BYTES = 1 << 30
@@ -40,7 +40,6 @@ class NpyWriter:
         return len(_header_of((0, *shape), np.dtype(dtype)))
 
     def append(self, samples: npt.NDArray[Any]) -> None:
-        """Append samples (n, *shape) of the declared dtype."""
         assert samples.shape[1:] == self.shape, f"samples {samples.shape[1:]} for a file of {self.shape}"
         assert samples.dtype == self.dtype, f"samples {samples.dtype} for a file of {self.dtype}"
         self._file.write(np.ascontiguousarray(samples).data)
@@ -124,12 +123,7 @@ def check_length(path: Path, held: int) -> None:
     except OSError as error:
         got = str(error)
     if got != "whole":
-        raise problem(
-            f"{path} cannot be read",
-            got=got,
-            expected=f"the complete array that its stage wrote, {held} bytes after a header of 64 or 128",
-            fix="remove the folder's manifest.json and run the stage again",
-        )
+        raise _altered(path, got=got, expected=f"{held} bytes after a header of 64 or 128")
 
 
 def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
@@ -137,20 +131,19 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise problem(
-            f"{path} cannot be read",
-            got=error,
-            expected="the complete array that its stage wrote",
-            fix="remove the folder's manifest.json and run the stage again",
-        ) from error
+        raise _altered(path, got=error, expected="a .npy file") from error
     if count is not None and len(array) != count:
-        raise problem(
-            f"the length of {path} differs from its index",
-            got=f"{len(array)} samples",
-            expected=f"{count} samples",
-            fix="remove the folder's manifest.json and run the stage again",
-        )
+        raise _altered(path, got=f"{len(array)} samples", expected=f"{count} samples, as in its index")
     return array
+
+
+def _altered(path: Path, *, got: object, expected: str) -> UserError:
+    return problem(
+        f"{path} cannot be read",
+        got=got,
+        expected=f"the complete array that its stage wrote: {expected}",
+        fix="remove the folder's manifest.json and run the stage again",
+    )
 
 
 def release(array: npt.NDArray[Any]) -> None:

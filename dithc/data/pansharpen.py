@@ -1,10 +1,9 @@
-"""Pansharpening of multispectral bands, and its quality at reduced resolution.
+"""Pansharpening of multispectral bands: registration of both images, sharpening, and quality at reduced resolution.
 
 Legend: C bands, H, W of the panchromatic grid; h, w of a grid that is `ratio` times coarser; r the ratio.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,16 @@ import scipy.ndimage
 F32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Q_BLOCK = 32
+F64 = npt.NDArray[np.float64]
+SIDES = (256, 128, 64, 32)
+"""Window sides in pixels, largest first. The first side with a completely valid window is used."""
+MOST_WINDOWS = 25
+HIGHEST = 0.3
+"""Highest frequency used, in cycles per pixel. Above it, noise and aliasing differ between cameras."""
+FINE = 100
+"""Steps per pixel of the refined peak search."""
+LEAST_PEAK = 0.15
+"""Lowest accepted peak. Identical images reach 1; unrelated images reach 0.05 in windows of 64 pixels."""
 
 
 def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask, coarse_valid: Mask) -> F32:
@@ -39,8 +48,7 @@ def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask
     return sharpened
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quality:
+class Quality(NamedTuple):
     """Error measures against the truth: ERGAS (0 is best), mean spectral angle in degrees, and Q (1 is best)."""
 
     ergas: float
@@ -88,18 +96,22 @@ def _q_of(one: npt.NDArray[np.float64], two: npt.NDArray[np.float64]) -> float:
     return float(4.0 * covariance * means[0] * means[1] / below)
 
 
-def reduced_resolution(coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid: Mask) -> tuple[Quality, Quality]:
+def reduced_resolution(
+    coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid: Mask
+) -> tuple[Quality, Quality] | None:
     """Return the quality of sharpened and of interpolated bands after Wald, Ranchin and Mangolini (PE&RS 63(6), 1997).
 
     All images are `ratio` r times coarser, so that the truth is known: coarse_bands (C, h, w), with pan (h r, w r).
+    None if no pixel with valid neighbors is left.
     """
-    count, height, width = coarse_bands.shape
-    height, width = height // ratio * ratio, width // ratio * ratio  # complete pixels of the coarsest grid
+    height, width = (side // ratio * ratio for side in coarse_valid.shape)  # complete pixels of the coarsest grid
     truth, valid = coarse_bands[:, :height, :width], coarse_valid[:height, :width]
     coarse_pan = averaged(pan[: height * ratio, : width * ratio], ratio)  # (h, w)
     coarsest = averaged(truth, ratio)  # (C, h / r, w / r)
     coarsest_valid = averaged(valid.astype(np.float32), ratio) == 1.0
     inner = _inner(coarsest_valid, ratio)
+    if not inner.any():
+        return None
     expanded = np.stack([scipy.ndimage.zoom(band, ratio, order=1, mode="nearest", grid_mode=True) for band in coarsest])
     sharpened = gsa(
         expanded,
@@ -109,18 +121,7 @@ def reduced_resolution(coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid:
         valid=inner,
         coarse_valid=coarsest_valid,
     )
-    assert count == len(sharpened)
-    return (
-        quality(sharpened, truth, ratio=ratio, valid=inner),
-        quality(expanded, truth, ratio=ratio, valid=inner),
-    )
-
-
-def judgeable(coarse_valid: Mask, ratio: int) -> bool:
-    """Return whether reduced resolution leaves pixels with valid neighbors."""
-    height, width = (side // ratio * ratio for side in coarse_valid.shape)
-    coarsest = averaged(coarse_valid[:height, :width].astype(np.float32), ratio) == 1.0
-    return bool(_inner(coarsest, ratio).any())
+    return quality(sharpened, truth, ratio=ratio, valid=inner), quality(expanded, truth, ratio=ratio, valid=inner)
 
 
 def _inner(coarsest_valid: Mask, ratio: int) -> Mask:
@@ -134,3 +135,60 @@ def averaged(image: npt.NDArray[np.float32], ratio: int) -> F32:
     *front, height, width = image.shape
     blocks = image.reshape(*front, height // ratio, ratio, width // ratio, ratio)
     return np.asarray(blocks.mean(axis=(-3, -1), dtype=np.float32))
+
+
+class Shift(NamedTuple):
+    """Shift of the second image in pixels down and right, and the number of windows that were measured."""
+
+    down: float
+    right: float
+    windows: int
+
+
+def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
+    """Return the median shift of images (H, W) over completely valid windows; None if no window has detail."""
+    side, corners = next(((side, places) for side in SIDES if (places := _corners(valid, side))), (0, []))
+    found = []
+    for top, left in corners:
+        part = np.s_[top : top + side, left : left + side]
+        down, right, peak = window_shift(first[part], second[part])
+        if peak >= LEAST_PEAK:
+            found.append((down, right))
+    if not found:
+        return None
+    down, right = np.median(found, axis=0)
+    return Shift(float(down), float(right), len(found))
+
+
+def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
+    """Return the shift (down, right) of `second` against `first`, both (S, S), and the peak height.
+
+    The peak is 1 for identical images and near 0 for unrelated images. It is the maximum of the normalized cross power
+    spectrum (Kuglin and Hines 1975), refined by a matrix Fourier transform with finer steps (Guizar-Sicairos, Thurman
+    and Fienup 2008, section 2).
+    """
+    side = len(first)
+    taper = np.hanning(side)[:, None] * np.hanning(side)
+    spectra = [np.fft.fft2((image - image.mean()) * taper) for image in (first, second)]
+    cross = spectra[1] * np.conj(spectra[0])
+    frequencies = np.fft.fftfreq(side)
+    weight = np.exp(-0.5 * (np.hypot(frequencies[:, None], frequencies) / (HIGHEST / 2)) ** 2)
+    size = np.abs(cross)
+    phase = np.where(size > 0, cross / np.where(size > 0, size, 1), 0) * weight
+    surface = np.fft.ifft2(phase).real
+    whole = np.array(np.unravel_index(int(surface.argmax()), surface.shape), dtype=np.float64)
+    whole[whole > side / 2] -= side
+    steps = np.arange(-FINE, FINE + 1) / FINE
+    rows, columns = (np.exp(2j * np.pi * (middle + steps)[:, None] * frequencies) for middle in whole)
+    fine = (rows @ phase @ columns.T).real
+    down, right = np.unravel_index(int(fine.argmax()), fine.shape)
+    return float(whole[0] + steps[down]), float(whole[1] + steps[right]), float(fine.max() / weight.sum())
+
+
+def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:
+    """Return at most `MOST_WINDOWS` evenly spread corners of completely valid windows, half a side apart."""
+    tops, lefts = (range(0, length - side + 1, side // 2) for length in valid.shape)
+    found = [(top, left) for top in tops for left in lefts if valid[top : top + side, left : left + side].all()]
+    if len(found) <= MOST_WINDOWS:
+        return found
+    return [found[index] for index in np.linspace(0, len(found) - 1, MOST_WINDOWS).round().astype(int)]

@@ -34,6 +34,7 @@ DAMAGE = re.compile(
 )
 """Messages of decoders about content that is lost."""
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
+"""The protocol ignores an orientation tag (rotated), and uses the first of several frames (animated)."""
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
 BITS, PHOTOMETRIC, SAMPLES, PLANAR, SAMPLE_FORMAT = 258, 262, 277, 284, 339
@@ -45,41 +46,24 @@ PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 <<
 
 
 class Prepared(NamedTuple):
-    """An image as training uses it.
+    """An image as training uses it."""
 
-    Attributes:
-        pixels: uint8 (3, size, size).
-        notes: Losses and changes, counted per dataset: `grayscale`, `enlarged`, `rotated` (the protocol ignores an
-            orientation tag), `alpha`, `animated` (only the first frame is used), `16-bit`, `cmyk`.
-    """
-
-    pixels: Pixels
-    notes: tuple[str, ...]
+    pixels: Pixels  # (3, size, size)
+    notes: tuple[str, ...]  # losses and changes, of `NOTES`
 
 
 def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
-    """Decode an image of any mode as RGB, scaled and cropped to a square of `size` pixels; messages name `path`.
-
-    Raises UserError if it is truncated, not an image, of a floating-point mode, or too large.
-    """
-    image, notes = _decoded(content, path)
+    """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
+    image, notes = decoded(content, path)
     ratio = max(image.size) // min(image.size)
     check_room(
         path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
     )
-    crop = _cropped(image, size)  # (3, size, size)
+    crop = cropped(image, size)  # (3, size, size)
     # The crop of a gray image is gray too, and is cheaper to test.
     notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
     return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
-
-
-def read_rgb(path: Path) -> Pixels:
-    """Read an image as uint8 RGB (H, W, 3), without orientation tags and alpha; 16-bit gray levels are divided by 257.
-
-    Raises UserError if it is missing, not regular, truncated, not an image, or of a floating-point mode.
-    """
-    return np.asarray(_decoded(read_file(path), path)[0], dtype=np.uint8)  # (H, W, 3)
 
 
 def read_file(path: Path) -> bytes:
@@ -89,20 +73,12 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def center_crop(rgb: Pixels, size: int) -> Pixels:
-    """Scale the short side of uint8 RGB (H, W, 3) to `size` and cut the middle square, as ADM (Dhariwal and Nichol
-    2021).
+def cropped(image: Image.Image, size: int) -> Pixels:
+    """Return the middle square (3, size, size), after scaling the short side as ADM (Dhariwal and Nichol 2021).
 
     A box filter halves the image while the short side is at least 2 * size. One bicubic step to short side = size
     follows (up for small images), then the central window, with its corner rounded down.
     """
-    if size < 1:
-        raise problem("the crop size is wrong", got=size, expected="at least 1 pixel", fix="set a positive size")
-    return _cropped(Image.fromarray(rgb), size).transpose(1, 2, 0)
-
-
-def _cropped(image: Image.Image, size: int) -> Pixels:
-    """Return the crop of `center_crop` as (3, size, size)."""
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), resample=Image.Resampling.BOX)
     scale = size / min(image.size)
@@ -141,8 +117,7 @@ def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> by
     return buffer.getvalue()
 
 
-def _decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
-    """Return an image as 8-bit RGB, with its notes."""
+def decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     file = io.BytesIO(content)
     Image.MAX_IMAGE_PIXELS = room_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:
@@ -203,7 +178,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
-    """Return the error for an undecodable file, with a fix for its cause: a limit, damage, or another format."""
     got, expected = (
         str(error).replace(name, "it") or type(error).__name__,
         "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",

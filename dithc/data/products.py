@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dithc.data.grids import GeoTransform
 from dithc.data.npy import open_npy
-from dithc.data.raster import BandLabel, write_cog, write_cog_by_rows
+from dithc.data.raster import BandLabel, write_cog
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
 
@@ -86,10 +86,7 @@ class Bands:
 
     @classmethod
     def displayed(cls, info: dict[str, Any]) -> "Bands":
-        """Return the display bands of a dataset as bytes, for codecs of RGB images.
-
-        The display stretch defines scale and offset.
-        """
+        """Return the display bands of a dataset as bytes, scaled by the display stretch, for codecs of RGB images."""
         low, high = (np.broadcast_to(np.asarray(info["display"][end], float), 3) for end in ("low", "high"))
         names, known = tuple(info["display"]["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
         return cls(
@@ -114,10 +111,7 @@ class Bands:
         return values
 
     def stored(self, physical: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Round values (N, C, H, W) in `units` to stored numbers; also return the count of clipped values per band (C).
-
-        Values outside the type are clipped to its ends, which exclude `nodata`.
-        """
+        """Round values (N, C, H, W) in `units` to stored numbers; also return the count of clipped values per band (C)."""
         scale, offset = (np.array(values, np.float64)[:, None, None] for values in (self.scale, self.offset))
         return self.kept(np.rint((physical.astype(np.float64) - offset) / scale))
 
@@ -176,23 +170,16 @@ def marked(image: Image, *, bands: Bands) -> Array:
 def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
     """Write an image as a cloud-optimized GeoTIFF and return its path; OSError if the disk is full or not writable."""
     path = folder / f"{image.name}.tif"
-    if image.shape is not None:
-        assert not isinstance(image.pixels, np.ndarray), "rows"
-        write_cog_by_rows(
-            path,
-            image.pixels,
-            shape=image.shape,
-            dtype=bands.dtype,
-            bands=bands.labels(),
-            tags=image.tags,
-            nodata=bands.nodata,
-            crs=image.crs,
-            transform=image.transform,
-        )
-        return path
+    pixels: Array | Iterator[Array] = image.pixels
+    shape: tuple[int, ...] | None = image.shape
+    if shape is None:
+        array = marked(image, bands=bands)
+        pixels, shape = array, array.shape
     write_cog(
         path,
-        marked(image, bands=bands),
+        pixels,
+        shape=shape,
+        dtype=bands.dtype,
         bands=bands.labels(),
         tags=image.tags,
         nodata=bands.nodata,

@@ -34,11 +34,7 @@ ENDINGS = (".rpb", ".RPB", "_rpc.txt", "_RPC.TXT", "_rpc.TXT")
 class Rpc:
     """Coefficients of one image, named as in the RPC00B extension in lower case.
 
-    Attributes:
-        line_num_coeff: Numerator coefficients of the line in the order of RPC00B. The other coefficients have the same
-            order.
-        line_off: Line of the image center; 0 is the center of the first pixel. `samp_off` is its sample.
-        height_off: Meters above the WGS84 ellipsoid.
+    Line and sample 0 are the center of the first pixel. Heights are in meters above the WGS84 ellipsoid.
     """
 
     line_off: float
@@ -130,10 +126,7 @@ def rpc_beside(raster: Path) -> Path | None:
 
 
 def read_rpc(path: Path) -> Rpc:
-    """Read `.rpb` (as in Gaofen products) or `_rpc.txt`, recognized by content.
-
-    Raises UserError if it is not regular, a number is missing or not finite, or a scale is not positive.
-    """
+    """Read `.rpb` (as in Gaofen products) or `_rpc.txt`, recognized by content; UserError for unusable numbers."""
     with open_regular(path) as file:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""A scene in memory: an xarray.DataArray on one grid with its mask, or the reason for its rejection."""
+"""A scene in memory: pixels on one grid with their mask, or the reason for its rejection."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import xarray
 
 from dithc.data.grids import GeoTransform
 
@@ -103,30 +102,31 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One scene, ready to be stacked.
+    """One scene, ready to be stacked; raises Refused without a valid pixel."""
 
-    Attributes:
-        scene_id: File path below the source folder (unchanged if the folder moves), or the product name.
-        path: The file or product.
-        sha256: Hash of the file's bytes; for a product, the hash over its files' hashes.
-        pixels: (band, y, x) in the stored dtype, with coordinates of pixel centers. The attributes are units, scale,
-            offset (physical = stored * scale + offset), crs, crs_epsg, transform and gsd_m.
-        mask: (y, x) uint8 of `Mask`.
-        place: Georeference of the pixels.
-        label: Class index.
-        facts: Metadata: product_id, satellite, sensing_time, baseline, level, offset_source, offsets.
-        notes: Keywords that are counted per dataset, such as `grayscale`.
-    """
-
-    scene_id: str
+    scene_id: str  # path below the source folder
     path: Path
-    sha256: str
-    pixels: xarray.DataArray
-    mask: xarray.DataArray
+    sha256: str  # of the file; for several files, of their names and hashes
+    pixels: Array  # (C, H, W); physical = stored * scale + offset
+    mask: Array  # (H, W) uint8 of `Mask`
+    bands: list[str]
     place: Place
+    units: Units
+    scale: float = 1.0
+    offset: float = 0.0
     label: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)  # columns of the table, such as satellite
+    notes: tuple[str, ...] = ()  # counted per dataset, such as `grayscale`
+
+    def __post_init__(self) -> None:
+        if not self.mask.any():
+            raise Refused(
+                Reason.ALL_NODATA,
+                "no pixel is valid",
+                got=f"{self.mask.size} pixels of no data, NaN or saturation",
+                expected="pixels with data",
+                fix="remove the file from the folder, or check the declared no-data value (`nodata`)",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,44 +136,6 @@ class Rejection:
     scene_id: str
     path: Path
     refused: Refused
-
-
-def located(
-    pixels: Array,
-    mask: Array,
-    *,
-    bands: list[str],
-    place: Place,
-    units: Units,
-    scale: float = 1.0,
-    offset: float = 0.0,
-) -> tuple[xarray.DataArray, xarray.DataArray]:
-    """Return pixels (C, H, W) and mask (H, W) with coordinates and attributes; raise Refused without a valid pixel."""
-    if not mask.any():
-        raise Refused(
-            Reason.ALL_NODATA,
-            "no pixel is valid",
-            got=f"{mask.size} pixels of no data, NaN or saturation",
-            expected="pixels with data",
-            fix="remove the file from the folder, or check the declared no-data value (`nodata`)",
-        )
-    height, width = mask.shape
-    a, b, c, d, e, f = place.transform or (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-    x, y = a * (np.arange(width) + 0.5) + c, e * (np.arange(height) + 0.5) + f  # b and d are 0: checked by the readers
-    attributes = {
-        "units": units,
-        "scale": scale,
-        "offset": offset,
-        "crs": place.crs,
-        "crs_epsg": place.epsg,
-        "transform": place.transform,
-        "gsd_m": place.gsd_m,
-    }
-    assert (b, d) == (0.0, 0.0), "a rotated grid reached a scene"
-    return (
-        xarray.DataArray(pixels, dims=("band", "y", "x"), coords={"band": bands, "y": y, "x": x}, attrs=attributes),
-        xarray.DataArray(mask, dims=("y", "x"), coords={"y": y, "x": x}, name="mask"),
-    )
 
 
 def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
@@ -211,25 +173,11 @@ def _equals(pixels: Array, value: float) -> Any:
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
     """Return physical values (..., H, W) as int16 in steps of `scale`, 0 where invalid; Refused for NaN or overflow."""
-    steps = np.rint(np.where(invalid, 0.0, values / scale))
-    low, high = steps.min(), steps.max()
-    limits = np.iinfo(np.int16)
-    if not (limits.min <= low and high <= limits.max):
-        raise Refused(
-            Reason.OVERFLOW,
-            f"a {units} does not fit the stored type int16",
-            got=f"{low * scale:.4g} to {high * scale:.4g}",
-            expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
-            fix="check the coefficients, `units` and `nodata`",
-        )
-    return steps.astype(np.int16)
+    return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, what=f"a {units}")
 
 
 def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:
-    """Return digital numbers (reflectance with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`, 0 where invalid.
-
-    Raises Refused for a valid reflectance beyond +-3.27.
-    """
+    """Return digital numbers (reflectance with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`, 0 where invalid."""
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
     fits = digital.dtype.kind in "iu" and digital.dtype.itemsize <= 2 and abs(offset) < 1 << 30  # sums fit into int32
     values: Array = digital.astype(np.int32 if fits else np.float64)
@@ -238,15 +186,18 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
     if factor != 1.0 or values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             values = np.rint(values * factor)
-    values = np.where(invalid, 0, values)
-    low, high = values.min(), values.max()
+    return _as_int16(np.where(invalid, 0, values), scale=REFLECTANCE_SCALE, what=what)
+
+
+def _as_int16(steps: Array, *, scale: float, what: str) -> Array:
+    low, high = steps.min(), steps.max()
     limits = np.iinfo(np.int16)
     if not (limits.min <= low and high <= limits.max):  # true for NaN too
         raise Refused(
             Reason.OVERFLOW,
             f"{what} does not fit the stored type int16",
-            got=f"reflectance {low * REFLECTANCE_SCALE:.4g} to {high * REFLECTANCE_SCALE:.4g}",
-            expected=f"{limits.min * REFLECTANCE_SCALE:.4g} to {limits.max * REFLECTANCE_SCALE:.4g}",
-            fix="check `units`, `offset` and `quantification`; declare the no-data value as `nodata`",
+            got=f"{low * scale:.4g} to {high * scale:.4g}",
+            expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
+            fix="check the coefficients, `units`, `offset` and `quantification`; declare the no-data value as `nodata`",
         )
-    return values.astype(np.int16)
+    return steps.astype(np.int16)

@@ -31,27 +31,15 @@ class Group(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Metadata of a user's parquet file.
+    """Metadata of a user's parquet file."""
 
-    Attributes:
-        kinds: Type per column: `int`, `bytes` (also for a struct with a field `bytes`), or pyarrow's name of any other
-            type.
-        groups: Row groups, with the bytes of the requested column.
-        names: Class names per column, from the metadata of Hugging Face.
-    """
-
-    kinds: dict[str, str]
+    kinds: dict[str, str]  # of columns: `int`, `bytes` (also of a struct with `bytes`), or pyarrow's name
     groups: list[Group]
-    names: dict[str, list[str]]
+    names: dict[str, list[str]]  # class names per column, from the metadata of Hugging Face
 
 
 class TableWriter:
-    """Writer of one parquet file in row groups, so that a table of millions of rows never resides in memory.
-
-    Args:
-        path: File to write; the caller selects a temporary folder if it must appear atomically.
-        columns: Type of each column by name; all columns accept None.
-    """
+    """Writer of one parquet file in row groups; all columns accept None."""
 
     def __init__(self, path: Path, *, columns: dict[str, Kind]) -> None:
         self.columns = columns
@@ -114,7 +102,6 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return all rows of a table as dictionaries."""
     columns = read_columns(path)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

@@ -13,10 +13,7 @@ XML_BYTES = 64 << 20
 
 
 def read_xml(path: Path) -> Element:
-    """Return the root of an XML file without loading or expanding external entities.
-
-    Raises UserError if the file is missing, not regular, malformed, too large, or declares a document type.
-    """
+    """Return the root of an XML file without external entities; UserError if it is unusable or declares a document type."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     if path.is_file() and path.stat().st_size > XML_BYTES:
         expected, fix = f"at most {XML_BYTES >> 20} MiB of metadata", "list the product in `source.exclude`"

@@ -5,18 +5,13 @@ They contain path traversal, links, devices, bombs, duplicates, false sizes, pas
 
 import gzip
 import io
-import os
-import shutil
 import stat
 import struct
 import tarfile
-import warnings
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.attack.products import SAFE, Draws, Place, Trial, special, spoilt
+from tests.attack.products import SAFE, Draws, Place, Trial, spoilt
 
 RAW: dict[str, Any] = {"kind": "gaofen2", "height_m": 120.0}
 OUT = ["../x", "../../../x", "OUTSIDE/x", "a/../../x", "..\\x", "C:/x", "C:\\x", "./../x", "//x", "a//../../x", ".."]
@@ -87,123 +82,9 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
     return Trial(source=SAFE, did=did, like="packed", refused=not harmless)
 
 
-def zip_entry(draws: Draws, place: Place) -> Trial:
-    """Add an entry that no product has, or a variant of an existing entry."""
-    good = next(place.of("packed").glob("*.zip"))
-    path = Path(shutil.copy(good, place.files))
-    with zipfile.ZipFile(good) as archive:
-        root = archive.namelist()[0].partition("/")[0]
-        files = [one.filename for one in archive.infolist() if not one.is_dir()]
-    band = next(name for name in files if name.endswith("B02_10m.jp2"))
-    name, content, refused, attributes, how_packed = f"{root}/x", b"x", True, 0, zipfile.ZIP_DEFLATED
-    how = draws.choice(
-        [
-            "out",
-            "link",
-            "device",
-            "twice",
-            "bomb",
-            "method",
-            "conflict",
-            "nul",
-            "long",
-            "deep",
-            "case",
-            "nested",
-            "more",
-            "many",
-        ]
-    )
-    if how == "out":
-        name = draws.choice([*OUT, f"{root}/../../x", f"{root}/./x", f"{root}//x"]).replace(
-            "OUTSIDE", str(place.outside)
-        )
-    elif how in ("link", "device"):
-        kinds = [stat.S_IFLNK] if how == "link" else [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK]
-        attributes, content = (draws.choice(kinds) | 0o777) << 16, draws.choice([b"/etc/passwd", b"..", b"../../x"])
-    elif how == "twice":
-        name, content = draws.choice(files), draws.choice([b"", b"other"])
-    elif how == "bomb":
-        content = bytes(256 << 20 if draws.random() < 0.2 else 64 << 20)
-    elif how == "method":
-        how_packed = draws.choice([zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-    elif how == "conflict":
-        name = draws.choice([root, f"{root}/GRANULE", f"{band}/x", os.path.dirname(band)])
-    elif how == "nul":
-        name = f"{root}/{draws.choice(['a:b', 'C:', ':'])}"
-    elif how == "long":
-        name = f"{root}/{'x' * draws.choice([256, 5000, 60_000])}"
-    elif how == "deep":
-        name = f"{root}/{'d/' * draws.choice([3000, 20_000])}x"
-    elif how == "case":
-        name, content, refused = draws.choice([f"{root}/MANIFEST.SAFE", f"{root}/HTML/x"]), b"other", False
-    elif how == "nested":
-        name, content, refused = draws.choice([f"{root}/x.zip", "y.zip", "S2A_y.zip"]), good.read_bytes(), False
-    elif how == "more":  # adds a second product
-        name = f"{draws.choice(['Z.SAFE', 'folder/Z.SAFE'])}/MTD_MSIL2A.xml"
-    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
-        warnings.simplefilter("ignore")
-        info = zipfile.ZipInfo(name)
-        info.external_attr, info.compress_type = attributes, how_packed
-        archive.writestr(info, content)
-        for number in range(100_001 if how == "many" else 0):
-            archive.writestr(f"{root}/many/{number}", b"")
-    return Trial(source=SAFE, did=f"{how}: {name[:60]}", like="packed", refused=refused)
-
-
-def zip_other(draws: Draws, place: Place) -> Trial:
-    """Replace a zip file by an incomplete product, another type of file, or no file."""
-    good = next(place.of("packed").glob("*.zip"))
-    path = place.files / good.name
-    how = draws.choice(["nothing", "text", "no root", "lacks", "special", "forbidden", "wrapped", "latin-1"])
-    refused = True
-    if how == "special":
-        how = special(draws, path, place)
-        return Trial(source=SAFE, did=how, like="packed")
-    if how in ("forbidden", "latin-1"):
-        shutil.copy(good, path)
-        path.chmod(0) if how == "forbidden" else path.rename(path.with_name(os.fsdecode(b"S2A_\xff.zip")))
-        return Trial(source=SAFE, did=how, like="packed")
-    with zipfile.ZipFile(good) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
-        entries = source.infolist()
-        left_out = draws.choice([one.filename for one in entries if one.filename.endswith(("_10m.jp2", "MSIL2A.xml"))])
-        for entry in entries:
-            name = entry.filename
-            if how == "no root":
-                name = name.partition("/")[2]
-                refused = False  # the metadata file identifies a product
-            elif how == "wrapped":
-                name, refused = f"folder/{name}", False
-            if name and how not in ("nothing", "text") and not (how == "lacks" and name == left_out):
-                target.writestr(name, source.read(entry))
-        if how == "text":
-            target.writestr("readme.txt", "x")
-    return Trial(source=SAFE, did=how, like="packed", refused=refused)
-
-
 def raw_archive(place: Place) -> Path:
     """Return the product that is delivered packed."""
     return next((place.of("raw") / "products").glob("*.tar.gz"))
-
-
-def tar_damaged(draws: Draws, place: Place) -> Trial:
-    """Truncate a .tar.gz, change bytes, or append bytes."""
-    good = raw_archive(place)
-    whole = good.read_bytes()
-    how = draws.choice(["spoilt", "spoilt", "spoilt", "spoilt", "cut", "behind", "twice", "empty", "no gzip", "plain"])
-    content, did = spoilt(draws, whole) if how == "spoilt" else (whole, how)
-    if how == "cut":
-        content = whole[: draws.randrange(len(whole))]
-    elif how == "behind":
-        content = whole + draws.choice([bytes(4096), draws.randbytes(999)])
-    elif how == "twice":  # a second gzip member after the end of the archive: its entries do not count
-        content = whole + whole
-    elif how in ("empty", "no gzip", "plain"):
-        content = {"empty": b"", "no gzip": draws.randbytes(999), "plain": gzip.decompress(whole)}[how]
-    (place.files / good.name).write_bytes(content)
-    return Trial(
-        source=RAW, did=did, like=f"raw/products/{good.name}", refused=how in ("cut", "empty", "no gzip", "plain")
-    )
 
 
 def tar_header(draws: Draws, place: Place) -> Trial:
@@ -245,100 +126,6 @@ def tar_header(draws: Draws, place: Place) -> Trial:
     )
 
 
-def tar_entry(draws: Draws, place: Place) -> Trial:
-    """Add an entry that no product has, before or after the product's entries."""
-    good = raw_archive(place)
-    stem = good.name.removesuffix(".tar.gz")
-    extra, content, refused = tarfile.TarInfo(f"{stem}-x.jpg"), b"", True
-    how = draws.choice(
-        ["out", "link", "hard link", "device", "twice", "bomb", "holes", "long", "pax", "folder", "other", "many"]
-    )
-    if how == "out":
-        extra.name = draws.choice([one for one in OUT if ":/" not in one]).replace("OUTSIDE", str(place.outside))
-    elif how in ("link", "hard link"):
-        extra.type, extra.linkname = (
-            (tarfile.SYMTYPE if how == "link" else tarfile.LNKTYPE),
-            draws.choice(["/etc/passwd", "..", f"{stem}-MSS2.tiff"]),
-        )
-        extra.name = draws.choice([extra.name, f"{stem}-MSS2.tiff", f"{stem}-MSS2.rpb"])
-    elif how == "device":
-        extra.type = draws.choice([tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-    elif how == "twice":
-        extra.name, content = f"{draws.choice(['', 'a/'])}{stem}-MSS2.{draws.choice(['tiff', 'rpb', 'xml'])}", b"other"
-    elif how == "bomb":
-        content = bytes(64 << 20)
-    elif how == "holes":
-        extra.type = tarfile.GNUTYPE_SPARSE
-    elif how == "long":
-        extra.name = "x" * draws.choice([1000, 100_000])
-        refused = len(extra.name) > 10_000
-    elif how == "pax":
-        extra.pax_headers = draws.choice(
-            [{"path": "../x"}, {"size": "99999999999"}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}]
-        )
-    elif how == "folder":
-        extra.type, refused = tarfile.DIRTYPE, False
-    elif how == "other":
-        extra.name, content = f"{stem}-MSS1.tiff", b"other"
-    first = draws.random() < 0.5
-    extra.size = len(content)
-    raw = io.BytesIO()
-    form = tarfile.PAX_FORMAT if how == "pax" else tarfile.GNU_FORMAT
-    with (
-        gzip.open(good) as packed,
-        tarfile.open(fileobj=packed) as source,
-        tarfile.open(fileobj=raw, mode="w", format=form) as target,
-    ):
-        if first:
-            target.addfile(extra, io.BytesIO(content))
-        for entry in source:
-            target.addfile(entry, source.extractfile(entry))
-        if not first:
-            target.addfile(extra, io.BytesIO(content))
-        for number in range(1001 if how == "many" else 0):
-            target.addfile(tarfile.TarInfo(f"{number}.jpg"), io.BytesIO(b""))
-    (place.files / good.name).write_bytes(gzip.compress(raw.getvalue(), 1))
-    return Trial(source=RAW, did=f"{how}: {extra.name[:60]}", like=f"raw/products/{good.name}", refused=refused)
-
-
-def tar_other(draws: Draws, place: Place) -> Trial:
-    """Replace a packed product by an incomplete product, another type of file, or no file."""
-    good = raw_archive(place)
-    stem, path = good.name.removesuffix(".tar.gz"), place.files / good.name
-    how = draws.choice(
-        ["special", "forbidden", "latin-1", "nothing", "no MSS2.tiff", "no MSS2.rpb", "PAN alone", "within a folder"]
-    )
-    if how == "special":
-        return Trial(source=RAW, did=special(draws, path, place), like=f"raw/products/{good.name}")
-    if how in ("forbidden", "latin-1"):
-        shutil.copy(good, path)
-        path.chmod(0) if how == "forbidden" else path.rename(
-            path.with_name(os.fsdecode(b"GF2_PMS2_E1.0_N1.0_20200101_L1A1\xff.tar.gz"))
-        )
-        return Trial(source=RAW, did=how, like=f"raw/products/{good.name}")
-    raw = io.BytesIO()
-    kept: Callable[[str], bool] = {
-        "nothing": lambda name: False,
-        "no MSS2.tiff": lambda name: "MSS2.tiff" not in name,
-        "no MSS2.rpb": lambda name: "MSS2.rpb" not in name,
-        "PAN alone": lambda name: "PAN" in name,
-        "within a folder": lambda name: True,
-    }[how]
-    with (
-        gzip.open(good) as packed,
-        tarfile.open(fileobj=packed) as source,
-        tarfile.open(fileobj=raw, mode="w") as target,
-    ):
-        for entry in source:
-            if kept(entry.name):
-                content = source.extractfile(entry)
-                entry.name = f"{stem}/{entry.name}" if how == "within a folder" else entry.name
-                target.addfile(entry, content)
-    path.write_bytes(gzip.compress(raw.getvalue(), 1))
-    return Trial(source=RAW, did=how, like=f"raw/products/{good.name}", refused=how != "within a folder")
-
-
 GENERATORS = [
-    *(zip_damaged, zip_directory, zip_entry, zip_other),
-    *(tar_damaged, tar_header, tar_entry, tar_other),
+    *(zip_damaged, zip_directory, tar_header),
 ]

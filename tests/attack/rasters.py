@@ -15,7 +15,7 @@ from PIL import Image
 
 from dithc.data.raster import write_geotiff
 from tests.attack.gaofen import data_of
-from tests.attack.products import ARRAY, KEPT, PICTURES, Draws, Place, Trial, copied, special, spoilt
+from tests.attack.products import KEPT, PICTURES, Draws, Place, Trial, copied, special, spoilt
 
 BANDS = ["blue", "green", "red", "nir", "swir1", "swir2"]
 LANDSAT: dict[str, Any] = {"kind": "geotiff", "bands": BANDS, "units": "reflectance", "scale": 2.75e-5, "offset": -0.2}
@@ -31,37 +31,6 @@ def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
             "epsg": raster.crs.to_epsg(),
             "nodata": raster.nodata,
         }
-
-
-def described(draws: Draws, place: Place) -> Trial:
-    """Write a raster with another type, number of bands, CRS or grid than described."""
-    pixels, here = good_raster(place)
-    a, b, c, d, e, f = here["transform"]
-    ways: dict[str, tuple[npt.NDArray[Any], dict[str, Any]]] = {
-        "complex": (pixels.astype(np.complex64), here),
-        "five bands": (pixels[:5], here),
-        "seven bands": (np.concatenate([pixels, pixels[:1]]), here),
-        "no system": (pixels, {"transform": None, "epsg": None}),
-        "degrees": (pixels, {**here, "epsg": 4326}),
-        "feet": (pixels, {**here, "epsg": 2263}),
-        "rotated": (pixels, {**here, "transform": (a, 1.0, c, 1.0, e, f)}),
-        "not square": (pixels, {**here, "transform": (a, b, c, d, 2 * e, f)}),
-        "nowhere": (pixels, {**here, "transform": (a, b, draws.choice([float("nan"), 1e300]), d, e, f)}),
-        "no data": (np.zeros_like(pixels), here),
-        "too bright": (pixels.astype(np.uint32) * 1000, here),
-        "no numbers": (np.full(pixels.shape, np.nan, np.float32), here),
-    }
-    how = draws.choice([*sorted(ways), "special", "forbidden"])
-    path = place.files / "scene.tif"
-    if how in ways:
-        values, where = ways[how]
-        write_geotiff(path, values, **where)
-    elif how == "forbidden":
-        write_geotiff(path, pixels, **here)
-        path.chmod(0)
-    else:
-        how = special(draws, path, place)
-    return Trial(source=LANDSAT, did=how)
 
 
 def described_numbers(draws: Draws, place: Place) -> Trial:
@@ -138,44 +107,6 @@ def bands_apart(draws: Draws, place: Place) -> Trial:
     return Trial(source=APART, truth=LANDSAT, did=f"{path.name}: {how}", refused=refused)
 
 
-def array_numbers(draws: Draws, place: Place) -> Trial:
-    """Write arrays of other types, orders and values: read as declared or rejected, with NaN as invalid."""
-    copied(place, "good.npy")
-    land = np.load(place.of("array") / "good.npy")
-    path = place.files / "b.npy"
-    how = draws.choice(["big endian", "fortran", "nan", "fraction", "negative", "text", "bool", "offset", "last"])
-    refused, expected = True, None
-    if how == "big endian":
-        np.save(path, land.astype(">u2"))
-        refused = False
-    elif how == "fortran":
-        np.save(path, np.asfortranarray(land))
-        refused = False
-    elif how == "nan":
-        values = land.astype(np.float32)
-        spots = tuple(np.array([draws.randrange(side) for _ in range(20)]) for side in values.shape)
-        values[spots] = draws.choice([np.nan, np.inf, -np.inf])
-        np.save(path, values)
-        bad = ~np.isfinite(values).all(axis=0)
-        refused = False
-
-        def expected(stored: npt.NDArray[Any], mask: npt.NDArray[Any]) -> bool:
-            return np.array_equal(mask == 0, bad) and np.array_equal(stored[:, ~bad], land[:, ~bad])
-
-    else:
-        others: dict[str, npt.NDArray[Any]] = {
-            "fraction": land / 10_000,
-            "negative": land.astype(np.int32) - 5000,
-            "text": land.astype("S5"),
-            "bool": land > 500,
-            "offset": land + 1000,
-            "last": np.moveaxis(land, 0, 2),
-        }
-        np.save(path, others[how])
-    kept = () if how in ("negative", "offset") else KEPT  # a file that contradicts the offset ends staging
-    return Trial(source=ARRAY, did=how, refused=refused, expected=expected, kept=kept)
-
-
 def picture_values(draws: Draws, place: Place) -> Trial:
     """Flip a bit of an image: detected by the checksums of PNG; a JPEG may show any image."""
     name = draws.choice(["good.png", "good.png", "good.jpg", "good.webp", "good.bmp"])
@@ -230,5 +161,5 @@ def picture_folders(draws: Draws, place: Place) -> Trial:
 
 
 GENERATORS = [
-    *(described, described_numbers, described_bytes, bands_apart, array_numbers, picture_values, picture_folders),
+    *(described_numbers, described_bytes, bands_apart, picture_values, picture_folders),
 ]

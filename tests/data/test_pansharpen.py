@@ -1,6 +1,5 @@
 """Pansharpening: measures against closed forms, cases with exact results, and products with available truth."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,14 @@ import pytest
 import scipy.ndimage
 
 from dithc.config import datasets
-from dithc.data import stage_scenes
 from dithc.data.grids import Grid
 from dithc.data.ground import orthorectify, read_heights
-from dithc.data.pansharpen import averaged, gsa, judgeable, quality, reduced_resolution
+from dithc.data.pansharpen import averaged, gsa, quality, reduced_resolution, shift_between
 from dithc.data.raster import read_raster
-from dithc.data.readers import read_scenes
-from dithc.data.registration import shift_between
 from dithc.data.rpc import read_rpc
-from dithc.data.scene import Reason, Rejection, Scene
+from dithc.data.scene import Reason
 from dithc.data.synthetic.gaofen2 import GaofenScene, digital_numbers
-from dithc.data.table import read_rows
-from tests.data.readers.reading import one_of
+from tests.data.readers.reading import reader
 from tests.inputs.gaofen2_raw import RawProduct, rpb_text
 
 RNG = np.random.default_rng(2)
@@ -35,11 +30,7 @@ def textured(count: int, side: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     ).astype(np.float32)
 
 
-def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
-    return list(read_scenes(datasets.Gaofen2(kind="gaofen2", path=str(folder), **{**SHARP, **settings}), folder))
-
-
-read_one, refusal = one_of(read_all)
+_, read_one, refusal = reader(datasets.Gaofen2, kind="gaofen2", **SHARP)
 
 
 @pytest.fixture
@@ -116,15 +107,15 @@ def test_a_plain_panchromatic_image_leaves_the_bands_as_they_are() -> None:
     np.testing.assert_allclose(sharp, bands, atol=0.1)
 
 
-def test_what_is_too_small_is_not_judged() -> None:
-    assert judgeable(np.ones((12, 12), dtype=bool), 4)
-    assert not judgeable(np.ones((8, 8), dtype=bool), 4)
-    assert not judgeable(np.ones((3, 3), dtype=bool), 4)
+@pytest.mark.parametrize(("side", "is_measured"), [(12, True), (8, False), (3, False)])
+def test_small_images_have_no_quality(side: int, is_measured: bool) -> None:
+    bands, pan, valid = textured(4, side), textured(1, 4 * side)[0], np.ones((side, side), dtype=bool)
+    assert (reduced_resolution(bands, pan, ratio=4, coarse_valid=valid) is not None) == is_measured
 
 
 def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(product: Path, dem: str) -> None:
     scene = read_one(product, dem=dem)
-    assert scene.pixels.attrs["gsd_m"] == 0.81
+    assert scene.place.gsd_m == 0.81
     assert scene.facts["pansharpened"] == "gsa"
     assert np.hypot(*scene.facts["pan_shift_m"]) < 0.3  # a tenth of a multispectral pixel
     assert 0 < scene.facts["ergas"] < 10
@@ -134,10 +125,10 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     truth = orthorectify(digital_numbers(made.photographed()), made.rpc(pan=True), grid=grid, heights=heights)
     coarse, info_rpc = _multispectral(product)
     plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
-    inner = scipy.ndimage.binary_erosion((scene.mask.values > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
+    inner = scipy.ndimage.binary_erosion((scene.mask > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
     sharp, interpolated = (
         quality(image.astype(np.float32), truth.astype(np.float32), ratio=4, valid=inner)
-        for image in (scene.pixels.values, plain)
+        for image in (scene.pixels, plain)
     )
     print(f"against the truth: sharpened {sharp}, interpolated {interpolated}")
     assert sharp.ergas < 0.8 * interpolated.ergas
@@ -164,18 +155,6 @@ def test_a_product_without_its_panchromatic_image_is_refused(product: Path, dem:
     next(product.glob("*-PAN1.rpb")).unlink()
     assert refusal(product, dem=dem).reason == Reason.INCOMPLETE
     read_one(product, dem=dem, pansharpen="none")
-
-
-def test_a_packed_product_is_sharpened_and_staged(raw_gaofen: Path, product: Path, tmp_path: Path) -> None:
-    shutil.rmtree(product)
-    source = {"kind": "gaofen2", "path": str(raw_gaofen / "products"), "height_m": 120.0, "max_shift": 5.0, **SHARP}
-    shown = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}
-    dataset = datasets.Dataset.model_validate({"title": "raw", "source": source, "rendering": shown, "codec": "none"})
-    stage_scenes(dataset, raw_gaofen / "products", out=tmp_path / "scenes")
-    (row,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
-    assert row["pansharpened"] == "gsa"
-    assert row["gsd_m"] == 0.81
-    assert row["q"] > 0.5
 
 
 def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: Callable[[str], Path]) -> None:

@@ -1,5 +1,6 @@
 """Rational polynomial coefficients: reading of producers' files, and the resulting ground geometry."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,11 +38,6 @@ def rpc() -> Rpc:
         samp_num_coeff=numbers[2],
         samp_den_coeff=numbers[3],
     )
-
-
-def test_a_file_says_the_coefficients_that_were_written(tmp_path: Path) -> None:
-    (tmp_path / "image.rpb").write_text(rpb_text(one := rpc()))
-    assert read_rpc(tmp_path / "image.rpb") == one
 
 
 def test_the_other_format_says_the_same(tmp_path: Path) -> None:
@@ -101,21 +97,30 @@ def test_what_is_located_is_projected_back() -> None:
         ("heightScale", "heightSkale"),
         ("lineNumCoef = (", "lineNumCoef = (1.0,"),
         ("+1.0000000000000000E+00", "+1.0E+999"),
+        ("longOffset", "latOffset"),
+        (".", ","),
     ],
 )
 def test_spoilt_coefficients_are_refused_with_what_is_wrong(tmp_path: Path, before: str, after: str) -> None:
     text = rpb_text(rpc())
     assert before in text
-    (tmp_path / "image.rpb").write_text(text.replace(before, after, 1))
+    (tmp_path / "image.rpb").write_text(text.replace(before, after, 1 if len(before) > 1 else -1))
     with pytest.raises(UserError, match="cannot be used") as refused:
         read_rpc(tmp_path / "image.rpb")
     assert "fix" in str(refused.value)
 
 
-def test_a_long_file_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "image.rpb").write_bytes(b"x" * 70_000)
-    with pytest.raises(UserError, match="bytes"):
-        read_rpc(tmp_path / "image.rpb")
+@pytest.mark.parametrize("spoil", ["long", "empty", "UTF-16", "zeros", "cut", "pipe"])
+def test_files_that_are_no_coefficients_are_refused(tmp_path: Path, spoil: str) -> None:
+    path, text = tmp_path / "image.rpb", rpb_text(rpc())
+    contents = {"long": text.encode() + b" " * 70_000, "empty": b"", "UTF-16": text.encode("utf-16")}
+    contents |= {"zeros": bytes(len(text)), "cut": text[: len(text) // 2].encode()}
+    if spoil == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(contents[spoil])
+    with pytest.raises(UserError):
+        read_rpc(path)
 
 
 def test_coefficients_of_no_camera_lead_nowhere() -> None:

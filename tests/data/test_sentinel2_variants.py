@@ -67,8 +67,6 @@ def test_every_variant_is_staged_with_what_it_says_of_itself(
 def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable[[str], Path]) -> None:
     folder = invented("l1c-granules")
     one, other = read(folder)
-    assert isinstance(one, Scene)
-    assert isinstance(other, Scene)
     assert one.place.transform != other.place.transform
     assert one.scene_id.split("/")[:2] == other.scene_id.split("/")[:2]
     assert one.sha256 != other.sha256
@@ -81,9 +79,7 @@ def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None
     image = next(first.glob("IMG_DATA/*_B08.jp2"))
     image.write_bytes(image.read_bytes()[:-200])
     spoilt, whole = read(tmp_path / "files")
-    assert isinstance(spoilt, Refused)
     assert spoilt.reason == Reason.CHECKSUM_MISMATCH
-    assert isinstance(whole, Scene)
     assert whole.notes == ()
 
 
@@ -94,7 +90,6 @@ def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str]
     product = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
     (found,) = read(tmp_path / "files")
-    assert isinstance(found, Refused)
     assert "unpack it" in found.fix
 
 
@@ -106,19 +101,10 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
 ) -> None:
     plain, *_ = read(invented(variant))
     masked, *_ = read(invented(variant), clouds=datasets.ProductClouds(**clouds))
-    assert isinstance(plain, Scene)
-    assert isinstance(masked, Scene)
-    assert not (plain.mask.values == Mask.CLOUD).any()
-    cloudy, blue = masked.mask.values == Mask.CLOUD, masked.pixels.sel(band="B02").values
+    assert not (plain.mask == Mask.CLOUD).any()
+    cloudy, blue = masked.mask == Mask.CLOUD, masked.pixels[masked.bands.index("B02")]
     assert 0.01 < cloudy.mean() < 0.3
-    assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask.values == Mask.VALID])
-
-
-@pytest.mark.parametrize("variant", ["l1c-2", "l1c-granules", "l2a-2"])
-def test_masks_that_came_with_baseline_4_are_missing_before(invented: Callable[[str], Path], variant: str) -> None:
-    for found in read(invented(variant), clouds=datasets.ProductClouds(classi=True)):
-        assert isinstance(found, Refused)
-        assert "clouds.classi" in found.fix
+    assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask == Mask.VALID])
 
 
 def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:
@@ -133,6 +119,4 @@ def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str],
         (path,) = images.glob(f"R{size}/*_SCL_{size}.jp2")
         path.rename(images / f"S2A_USER_SCL_L2A_TL_DTHC_20160402T071734_A004065_T50TLL_{size}.jp2")
     (after,) = read(tmp_path / "files", checksum="skip")
-    assert isinstance(before, Scene)
-    assert isinstance(after, Scene)
-    np.testing.assert_array_equal(before.mask.values, after.mask.values)
+    np.testing.assert_array_equal(before.mask, after.mask)

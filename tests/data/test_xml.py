@@ -1,5 +1,6 @@
 """Metadata files: read without network or entities, found by local name, written well-formed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,25 @@ def test_elements_are_found_by_local_name_in_any_namespace(tmp_path: Path) -> No
     assert find_text(root, "B") is None
 
 
-@pytest.mark.parametrize("content", ["", "<a>", "<a></b>", "no xml"])
-def test_a_malformed_file_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "bad.xml").write_text(content)
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"<a>", b"<a></b>", b"no xml", b"<a/><a/>", b"<a>\x01</a>", b"\x89\x00\xff", b"<a>" * 100_000),
+        b'<?xml version="1.0" encoding="EBCDIC-XX-99"?><a/>',
+        b'<?xml version="1.0" encoding="UTF-8"?><a>\xe9</a>',
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.xml").write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.xml"):
         read_xml(tmp_path / "bad.xml")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.xml"):
-        read_xml(tmp_path / "none.xml")
+def test_a_missing_file_and_a_pipe_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.xml")
+    for name in ("none.xml", "pipe.xml"):
+        with pytest.raises(UserError, match=name):
+            read_xml(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import gzip
 import io
 import re
 import tarfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
 from dithc.data.rpc import F64, TERMS, Rpc
 from dithc.data.synthetic import gaofen2
+from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, fractal, generator
 from dithc.data.synthetic.spectra import reflectance
-from dithc.data.synthetic.themes import COUNTRYSIDE
 
 RATIO = 4
 """Pixels of the panchromatic camera along one of the multispectral."""
@@ -196,7 +196,8 @@ def _write_image(path: Path, numbers: npt.NDArray[np.uint16], product: RawProduc
 
 def _metadata(product: RawProduct, rpc: Rpc, *, pan: bool) -> dict[str, object]:
     ratio = RATIO if pan else 1
-    own = replace(product.scene, size=product.scene.size * ratio, gsd=product.scene.gsd / ratio)
+    scene = product.scene
+    own = gaofen2.GaofenScene(scene.index, scene.size * ratio, scene.gsd / ratio)
     left, top = own.left_top()
     last = float(own.size - 1)
     lines, samples = np.array([0.0, 0.0, last, last]), np.array([0.0, last, last, 0.0])

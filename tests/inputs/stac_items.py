@@ -65,7 +65,8 @@ def _write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
         path = home / _file(product, band, gsd, naming)
         path.parent.mkdir(parents=True, exist_ok=True)
         label = BandLabel(name=band, units="")
-        write_cog(path, pixels, bands=[label], tags={}, nodata=0, crs=info.crs, transform=info.transform)
+        shape, place = pixels.shape, {"crs": info.crs, "transform": info.transform}
+        write_cog(path, pixels, shape=shape, dtype=pixels.dtype, bands=[label], tags={}, nodata=0, **place)
         key, described = naming(product, band, path, info)
         grid = {"proj:shape": [info.height, info.width], "proj:transform": list(info.transform), "roles": ["data"]}
         href = f"./{path.relative_to(home).as_posix()}"

@@ -110,8 +110,8 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
     true = {one.facts["product_id"]: one for one in read_scenes(served, catalogue.folder) if isinstance(one, Scene)}
     assert got.keys() < true.keys()
     for name, scene in got.items():
-        np.testing.assert_array_equal(scene.pixels.values, true[name].pixels.values)
-        np.testing.assert_array_equal(scene.mask.values, true[name].mask.values)
+        np.testing.assert_array_equal(scene.pixels, true[name].pixels)
+        np.testing.assert_array_equal(scene.mask, true[name].mask)
 
 
 @needs_client

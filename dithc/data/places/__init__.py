@@ -10,7 +10,6 @@ Extending: further split rules belong in `split.py`, as pure functions.
 
 from dithc.data.places.earth import EarthGrid, Ints
 from dithc.data.places.near import Near
-from dithc.data.places.placing import Placed, place_tiles
-from dithc.data.places.split import SPLITS, Splits, Splitter
+from dithc.data.places.split import SPLITS, Placed, Splits, Splitter, place_tiles
 
 __all__ = ["SPLITS", "EarthGrid", "Ints", "Near", "Placed", "Splits", "Splitter", "place_tiles"]

@@ -40,7 +40,6 @@ class EarthGrid:
     side_m: float
 
     def rows(self, latitudes: Floats) -> Ints:
-        """Return the row of each latitude, of any shape."""
         beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
         found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
         return found
@@ -58,7 +57,6 @@ class EarthGrid:
         return found
 
     def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
-        """Return row and column of the cells that contain points of any shape."""
         rows = self.rows(latitudes)
         return rows, self.columns(rows, longitudes) % self.count(rows)
 
@@ -72,15 +70,9 @@ class EarthGrid:
         return column * width - 180.0, float(south), (column + 1) * width - 180.0, float(north)
 
     def touched(self, longitudes: Floats, latitudes: Floats, *, buffer_m: float) -> tuple[Ints, Ints, Ints]:
-        """Return all cells touched by the bounding boxes of places.
+        """Return place, row and column of all cells touched by bounding boxes of places (N, P), grown by `buffer_m`.
 
-        Args:
-            longitudes: (N, P); the first point is the center of its place.
-            latitudes: (N, P).
-            buffer_m: Meters by which boxes grow on all sides.
-
-        Returns:
-            Index of the place, row and column for each pair of a place and a touched cell; none for a place at a pole.
+        The first point is the center of its place. A place at a pole has no cell.
         """
         middle = longitudes[:, :1]
         around = (longitudes - middle + 180.0) % 360.0 - 180.0  # (N, P)

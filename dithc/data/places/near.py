@@ -33,13 +33,10 @@ AT_ONCE = 1 << 16
 
 
 def looks(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Small, npt.NDArray[np.bool_]]:
-    """Compute the features that are compared, from images (N, 3, S, S).
+    """Compute the features that are compared, from images (N, 3, S, S): hashes, thumbnails and a mask of enough texture.
 
-    Returns:
-        The 64-bit difference hash (N,): each bit compares one of 8 x 9 averages of the gray image with its left
-        neighbor (Krawetz, "Kind of like that", 2013). Thumbnails of 16 x 16 averages (N, 256), without mean and in
-        32nds of the standard deviation, which removes brightness and contrast. A mask (N,) of tiles with enough
-        texture for comparison.
+    Each bit of a difference hash compares one of 8 x 9 averages of the gray image with its left neighbor (Krawetz, "Kind of
+    like that", 2013). Thumbnails of 16 x 16 averages (N, 256) have neither mean nor contrast.
     """
     grey = pictures.mean(axis=1, dtype=np.float32)  # (N, S, S)
     side = grey.shape[1]
@@ -85,16 +82,10 @@ def candidates(hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
 
 @dataclass
 class Near:
-    """Collector of tile features that joins the cells of tiles that look the same.
+    """Collector of tile features that joins the cells of tiles that look the same."""
 
-    Attributes:
-        compared: Tiles with enough texture.
-        groups: Groups of several cells, set by `joined`.
-        largest: Cells of the largest group.
-    """
-
-    compared: int = 0
-    groups: int = 0
+    compared: int = 0  # tiles with enough texture
+    groups: int = 0  # of several cells, as `largest`; set by `joined`
     largest: int = 0
     _hashes: list[Hashes] = field(default_factory=list)
     _small: list[Small] = field(default_factory=list)
@@ -112,7 +103,6 @@ class Near:
 
     @property
     def cells(self) -> int:
-        """Number of cells that contain tiles."""
         return len(self._numbers)
 
     def joined(self) -> dict[str, str]:
@@ -151,7 +141,6 @@ def _distinct(cells: Ints, hashes: Hashes, small: Small) -> tuple[Ints, Hashes, 
 
 
 def _correlation(one: Small, other: Small) -> npt.NDArray[np.float32]:
-    """Return the correlation of pairs of thumbnails (P, 256) with zero mean."""
     a, b = one.astype(np.float32), other.astype(np.float32)
     lengths = np.sqrt(np.einsum("pk,pk->p", a, a) * np.einsum("pk,pk->p", b, b))
     found: npt.NDArray[np.float32] = np.einsum("pk,pk->p", a, b) / np.maximum(lengths, 1e-6)

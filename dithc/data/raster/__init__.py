@@ -1,7 +1,7 @@
 """Reading and writing of georeferenced raster files: the only use of rasterio besides `grids.py` and `ground.py`.
 
 Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its metadata (`RasterInfo`).
-`write_geotiff`, `write_cog` and `write_cog_by_rows` write losslessly, with a `BandLabel` for each band. GDAL's
+`write_geotiff` and `write_cog` write losslessly, with a `BandLabel` for each band. GDAL's
 decoders stop early, and they follow names in a file to other files and to the network.
 
 Contents: `reading` decodes, `companions` finds mask and world file, `labels` reads and writes metadata of bands,
@@ -17,7 +17,7 @@ Extending: another format is a driver with its signature in `reading.py` and its
 
 from dithc.data.raster.labels import BandLabel
 from dithc.data.raster.reading import READING, Driver, RasterInfo, read_raster
-from dithc.data.raster.writing import write_cog, write_cog_by_rows, write_geotiff
+from dithc.data.raster.writing import write_cog, write_geotiff
 
 __all__ = [
     "READING",
@@ -26,6 +26,5 @@ __all__ = [
     "RasterInfo",
     "read_raster",
     "write_cog",
-    "write_cog_by_rows",
     "write_geotiff",
 ]

@@ -20,10 +20,7 @@ the coder adapts to zeros within a few bytes. Empty packets are an exception, wi
 
 
 def check_codestream(path: Path) -> None:
-    """Follow the tile parts of the codestream to the end marker, and read it once for holes.
-
-    Raises OSError for a missing or overlong tile part, a misplaced end marker, or a hole.
-    """
+    """Follow the tile parts of the codestream to the end marker, and read it once for holes; OSError for any fault."""
     with path.open("rb") as file:
         try:
             start, end = _codestream(file, size=path.stat().st_size)

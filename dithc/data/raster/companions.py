@@ -16,10 +16,9 @@ AUX_BYTES, WORLD_BYTES = 1 << 20, 1 << 10
 
 
 def companion(path: Path, *ends: str) -> Path | None:
-    """Return the first file next to a raster, or next to the target of a link, with one of the ends (`.msk`; `/wld`:
-    NAME.wld).
+    """Return the first file next to a raster, or to the target of a link, with one of the ends (`.msk`; `/wld`: NAME.wld).
 
-    None if no such file exists. Raises UserError for a link to another folder than the raster's.
+    Raises UserError for a link to another folder than the raster's.
     """
     rasters = (path, Path(os.path.realpath(path)))
     places = [

@@ -14,23 +14,14 @@ LARGEST_UM = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class BandLabel:
-    """Metadata of one band of a file.
+    """Metadata of one band of a file: physical = stored * scale + offset."""
 
-    Attributes:
-        name: Description, such as B04; empty if the file has none.
-        units: Units of physical values.
-        scale: Scale in physical = stored * scale + offset.
-        offset: Offset in the same equation.
-        wavelength_nm: Central wavelength, None if unknown.
-        shown: Color interpretation, such as `red`; None if undefined.
-    """
-
-    name: str
+    name: str  # such as B04; empty if the file has no description
     units: str
     scale: float = 1.0
     offset: float = 0.0
     wavelength_nm: float | None = None
-    shown: str | None = None
+    shown: str | None = None  # color interpretation, such as `red`
 
 
 def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
@@ -50,7 +41,6 @@ def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
 
 
 def write_labels(target: Any, bands: Sequence[BandLabel]) -> None:
-    """Write labels to all bands of a file that is open for writing."""
     target.descriptions = [band.name for band in bands]
     target.units = [band.units for band in bands]
     target.scales = [band.scale for band in bands]

@@ -60,40 +60,24 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RasterInfo:
-    """Metadata of a raster file.
+    """Metadata of a raster file."""
 
-    Attributes:
-        driver: GDAL driver of the content; the suffix of the file may differ.
-        count: Number of data bands; alpha bands are not counted.
-        crs: `EPSG:n`, or well-known text of a system without code; None without a system.
-        epsg: EPSG code, None without code.
-        metric: Whether the system is projected with the meter as its unit.
-        transform: Affine coefficients (a, b, c, d, e, f), of the file or of its world file.
-        nodata: Declared no-data value; None if a mask replaces it, as in GDAL.
-        points: Number of ground control points.
-        labels: Metadata of each data band.
-        masked: (H, W), true if the mask or the alpha band of the raster excludes a pixel; None without both.
-        alpha: Number of alpha bands.
-        pages: Number of further images in the file, which are neither overviews nor masks and are not read.
-        companions: Other files that were read: mask and world file.
-    """
-
-    driver: str
-    count: int
+    driver: str  # of the content; the suffix of the file may differ
+    count: int  # without alpha bands
     height: int
     width: int
     dtype: str
-    crs: str | None
+    crs: str | None  # `EPSG:n`, or well-known text of a system without code
     epsg: int | None
-    metric: bool
-    transform: GeoTransform
-    nodata: float | None
-    points: int
+    metric: bool  # whether the system is projected in meters
+    transform: GeoTransform  # of the file or of its world file
+    nodata: float | None  # None if a mask replaces it, as in GDAL
+    points: int  # ground control points
     labels: tuple[BandLabel, ...]
-    masked: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
-    alpha: int = 0
-    pages: int = 0
-    companions: tuple[Path, ...] = ()
+    masked: npt.NDArray[np.bool_] | None = field(default=None, compare=False)  # (H, W), excluded by mask or alpha band
+    alpha: int = 0  # alpha bands
+    pages: int = 0  # further images, which are not read
+    companions: tuple[Path, ...] = ()  # mask and world file, if they were read
 
     @property
     def has_grid(self) -> bool:
@@ -105,12 +89,8 @@ def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[A
     """Read the data bands (C, H, W) and metadata of a GeoTIFF or JPEG 2000 file, recognized by content.
 
     Other drivers are excluded: SENTINEL2 returns zeros without an error if band files are missing, and others open
-    documents that name servers. Alpha bands become part of `RasterInfo.masked`. `bands` are expected names, to
-    recognize data in a band tagged as alpha.
-
-    Raises:
-        OSError: The file is truncated, damaged or of another format.
-        UserError: The file is not regular or too large, or its mask or world file is unusable.
+    documents that name servers. `bands` are expected names, to recognize data in a band tagged as alpha. Raises OSError for
+    a damaged file, UserError for a file that is not regular or too large.
     """
     driver = _driver(path)
     if driver == "JP2OpenJPEG":
@@ -240,7 +220,7 @@ def _check_size(path: Path, source: Any) -> int:
 
 
 def _decoded(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
-    """Decode blocks of bands with threads that each open the file; the first error is raised."""
+    """Decode blocks of bands with threads that each open the file."""
     pixels = np.empty((len(numbers), source.height, source.width), source.dtypes[0])  # (C, H, W)
 
     def decode(share: list[Window]) -> None:

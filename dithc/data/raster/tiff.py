@@ -23,10 +23,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def check_blocks(path: Path, *, block_bytes: int) -> None:
-    """Decompress every block of the first image and its mask, at most `block_bytes` each, and compare the checksums.
-
-    Raises OSError if a block is truncated, damaged, or larger.
-    """
+    """Decompress every block of the first image and its mask, and compare the checksums; OSError if larger than stated."""
     with path.open("rb") as file:
         try:
             blocks = list(_blocks(file, size=path.stat().st_size, most=block_bytes))
@@ -54,10 +51,7 @@ def _check_block(file: BinaryIO, offset: int, length: int, *, said: str, most: i
 
 
 def _blocks(file: BinaryIO, *, size: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of each deflated block of the first image and of its mask.
-
-    Raises struct.error if the file ends early, OSError if a tile of the mask has more than `most` pixels.
-    """
+    """Yield offset and length of each deflated block of the first image and of its mask."""
     order = "<" if file.read(2) == b"II" else ">"
     is_big = _read(file, 2, "H", order=order) == (43,)
     (place,) = _read(file, 8 if is_big else 4, "Q" if is_big else "I", order=order)

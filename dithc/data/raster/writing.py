@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +27,7 @@ CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
     "JP2OpenJPEG": {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"},
 }
 COG_BLOCK, COG_SMALLEST_BLOCK = 512, 128  # pixels; GDAL's default and minimum
+COG_OPTIONS = {"compress": "deflate", "predictor": "yes", "overviews": "auto"}
 CACHE_MB = 64  # least block cache of GDAL for files written by rows
 
 
@@ -40,21 +41,11 @@ def write_geotiff(
     driver: Driver = "GTiff",
     verify: bool = False,
 ) -> None:
-    """Write one raster (C, H, W) losslessly to an existing folder; the caller selects a temporary name for atomic
-    results.
+    """Write one raster (C, H, W) losslessly to an existing folder.
 
-    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. `transform` (a, b, c, d, e, f) maps x = a*col + b*row
-    + c, y = d*col + e*row + f; transform and epsg are None without georeference. `verify` reads the file back and
-    compares every pixel.
-
-    Raises:
-        ValueError: array_chw does not have three dimensions.
-        OSError: The file cannot be written, or has other content.
+    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. transform and epsg are None without georeference. `verify`
+    reads the file back and compares every pixel. Raises OSError if the file cannot be written, or has other content.
     """
-    if array_chw.ndim != 3:
-        raise ValueError(
-            f"write_geotiff requires an array (C, H, W), got the shape {array_chw.shape}; add the band axis"
-        )
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
     place = _place(None if epsg is None else f"EPSG:{epsg}", transform)
@@ -73,8 +64,10 @@ def write_geotiff(
 
 def write_cog(
     path: Path,
-    array_chw: npt.NDArray[Any],
+    pixels: npt.NDArray[Any] | Iterable[npt.NDArray[Any]],
     *,
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike,
     bands: Sequence[BandLabel],
     tags: Mapping[str, str],
     nodata: float | None = None,
@@ -82,90 +75,77 @@ def write_cog(
     crs: str | None = None,
     transform: GeoTransform | None = None,
 ) -> None:
-    """Write a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
+    """Write integers of `shape` (C, H, W) as a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
 
-    Args:
-        path: File to write in an existing folder.
-        array_chw: (C, H, W), integers.
-        bands: Metadata of each band.
-        tags: Tags of the file.
-        nodata: No-data value, already set in invalid pixels.
-        valid: (H, W), written as a mask for files without no-data value.
-        crs: `EPSG:n` or WKT, with `transform`; None without georeference.
-
-    Raises:
-        OSError: The file cannot be written, or has other content.
+    `pixels` are an array, or strips (C, rows, W) of an image that is never complete in memory. Invalid pixels have the
+    value `nodata`, or an array is masked by `valid` (H, W). `crs` is `EPSG:n` or WKT, set together with `transform`.
+    Raises OSError if the file cannot be written, or has other content.
     """
-    count, height, width = array_chw.shape
-    # TIFF block sides are multiples of 16 pixels.
-    block = min(COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(height, width) // 16) * 16))
-    profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
-    options = {"compress": "deflate", "predictor": "yes", "blocksize": str(block), "overviews": "auto"}
+    profile = dict(zip(("count", "height", "width"), shape, strict=True)) | {"dtype": dtype, "nodata": nodata}
+
+    def describe(target: Any) -> None:
+        target.update_tags(**tags)
+        write_labels(target, bands)
+
     try:
         with _quiet():
-            with rasterio.open(path, "w", driver="COG", **profile, **_place(crs, transform), **options) as target:
-                target.write(array_chw)
-                if valid is not None:
-                    target.write_mask(valid)
-                target.update_tags(**tags)
-                write_labels(target, bands)
-            with opened(path, "GTiff") as source:
-                same = np.array_equal(source.read(), array_chw)
-                same &= valid is None or np.array_equal(source.dataset_mask() != 0, valid)
+            if isinstance(pixels, np.ndarray):
+                same = _write_array(path, pixels, profile | _place(crs, transform), describe, valid=valid)
+            else:
+                same = _write_rows(path, pixels, profile | _place(crs, transform), describe)
+    except OSError:
+        raise
     except Exception as error:  # GDAL's exceptions at closing have no public base class
         raise OSError(f"cannot write {path}: {error}") from error
     if not same:
         raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
 
 
-def write_cog_by_rows(
+def _write_array(
     path: Path,
-    rows: Iterable[npt.NDArray[Any]],
+    pixels: npt.NDArray[Any],
+    profile: dict[str, Any],
+    describe: Callable[[Any], None],
     *,
-    shape: tuple[int, int, int],
-    dtype: str,
-    bands: Sequence[BandLabel],
-    tags: Mapping[str, str],
-    nodata: float | None = None,
-    crs: str | None = None,
-    transform: GeoTransform | None = None,
-) -> None:
-    """Write an image of `shape` (C, H, W) like `write_cog`, from strips (C, rows, W), never complete in memory.
+    valid: npt.NDArray[np.bool_] | None,
+) -> bool:
+    # TIFF block sides are multiples of 16 pixels.
+    block = min(COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(pixels.shape[1:]) // 16) * 16))
+    with rasterio.open(path, "w", driver="COG", **profile, **COG_OPTIONS, blocksize=str(block)) as target:
+        target.write(pixels)
+        if valid is not None:
+            target.write_mask(valid)
+        describe(target)
+    with opened(path, "GTiff") as source:
+        same = np.array_equal(source.read(), pixels)
+        return same and (valid is None or np.array_equal(source.dataset_mask() != 0, valid))
 
-    An uncompressed copy is temporarily next to `path`, because GDAL's COG driver only converts existing files. Raises
-    OSError if the file cannot be written, or has other content.
-    """
-    count, height, width = shape
-    of_blocks = 2 * COG_BLOCK * width * count * np.dtype(dtype).itemsize  # two rows of blocks
-    cache_mb = max(CACHE_MB, of_blocks >> 20)
+
+def _write_rows(
+    path: Path, rows: Iterable[npt.NDArray[Any]], profile: dict[str, Any], describe: Callable[[Any], None]
+) -> bool:
+    """Write strips to an uncompressed copy next to `path`, because GDAL's COG driver only converts existing files."""
+    width, row_bytes = profile["width"], profile["width"] * profile["count"] * np.dtype(profile["dtype"]).itemsize
+    cache_mb = max(CACHE_MB, 2 * COG_BLOCK * row_bytes >> 20)  # two rows of blocks
     plain = path.with_name(f"{path.name}.rows")
-    profile = {"count": count, "height": height, "width": width, "dtype": dtype, "nodata": nodata}
     blocks = {"tiled": True, "blockxsize": COG_BLOCK, "blockysize": COG_BLOCK, "interleave": "pixel", "bigtiff": "yes"}
-    options = {"compress": "deflate", "predictor": "yes", "blocksize": str(COG_BLOCK), "overviews": "auto"}
-    written = hashlib.sha256()
+    written, found = hashlib.sha256(), hashlib.sha256()
     heights: list[int] = []
     try:
-        with _quiet(), rasterio.Env(GDAL_CACHEMAX=cache_mb):
-            with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks, **_place(crs, transform)) as target:
-                target.update_tags(**tags)
-                write_labels(target, bands)
+        with rasterio.Env(GDAL_CACHEMAX=cache_mb):
+            with rasterio.open(plain, "w", driver="GTiff", **profile, **blocks) as target:
+                describe(target)
                 for part in rows:
                     target.write(part, window=Window(0, sum(heights), width, part.shape[1]))
                     written.update(np.ascontiguousarray(part).data)
                     heights.append(part.shape[1])
-            rasterio.shutil.copy(plain, path, driver="COG", **options, bigtiff="if_safer")
+            rasterio.shutil.copy(plain, path, driver="COG", **COG_OPTIONS, blocksize=str(COG_BLOCK), bigtiff="if_safer")
             with opened(path, "GTiff") as source:
-                found = hashlib.sha256()
-                for top, rows_read in zip(accumulate(heights, initial=0), heights, strict=False):
-                    found.update(source.read(window=Window(0, top, width, rows_read)).data)
-    except OSError:
-        raise
-    except Exception as error:  # GDAL's exceptions at closing have no public base class
-        raise OSError(f"cannot write {path}: {error}") from error
+                for top, count in zip(accumulate(heights, initial=0), heights, strict=False):
+                    found.update(source.read(window=Window(0, top, width, count)).data)
     finally:
         plain.unlink(missing_ok=True)
-    if sum(heights) != height or found.digest() != written.digest():
-        raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
+    return sum(heights) == profile["height"] and found.digest() == written.digest()
 
 
 def _place(crs: str | None, transform: GeoTransform | None) -> dict[str, Any]:

@@ -7,13 +7,13 @@ Invariants: no property is guessed. Bands, units, layout and offset come from me
 file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix. A folder
 without files of the kind is an error.
 
-Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its case in
-`_reader`.
+Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its row in
+`READERS`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dithc.config import datasets
 from dithc.data.archives import NoRoom, remove_abandoned
@@ -23,9 +23,8 @@ from dithc.data.readers.classes import check_splits
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
-from dithc.data.readers.inputs import state_of
 from dithc.data.readers.installed import InstalledReader
-from dithc.data.readers.listing import Listing, check_name, scene_id
+from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
 from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
@@ -44,7 +43,6 @@ class Reader(Protocol):
 
     Optional members:
     - `columns`: additional facts of its scenes for the table.
-    - `inputs(path)`: all files that affect the scene of a path. Without it, every run reads the scenes again.
     - `size(path)`: bytes that are read, if not the entire files.
     - `memory_bytes`: most memory for reading one scene.
     - `canvas`: set before each scene, as the allocator of large scenes.
@@ -52,6 +50,9 @@ class Reader(Protocol):
 
     classes: list[str]
     listing: Listing
+
+    def inputs(self, path: Path) -> list[Path]:
+        """Return all files that affect the scene of a path."""
 
     @property
     def paths(self) -> Sequence[Path]:
@@ -61,14 +62,19 @@ class Reader(Protocol):
         """Read one of `paths`; raise Refused, UserError or OSError if it must not be used."""
 
 
-class Scenes:
-    """Scenes of a source: the length is the number of files, and iteration reads them one at a time.
+READERS: dict[type, Callable[[Any, Path], Reader]] = {
+    datasets.Sentinel2: SafeReader,
+    datasets.Sentinel2Stac: StacReader,
+    datasets.Sentinel2Array: Sentinel2ArrayReader,
+    datasets.Gaofen2: Gaofen2Reader,
+    datasets.GeoTiff: GeoTiffReader,
+    datasets.ImageFolder: ImageFolderReader,
+    datasets.InstalledSource: InstalledReader,
+}
 
-    Attributes:
-        folder: Folder of the source.
-        classes: Names of the classes that labels index.
-        columns: Additional facts of these scenes for the table.
-    """
+
+class Scenes:
+    """Scenes of a source: the length is the number of files, and iteration reads them one at a time."""
 
     def __init__(self, reader: Reader, folder: Path) -> None:
         self._reader, self.folder = reader, folder
@@ -83,26 +89,23 @@ class Scenes:
             yield self.read(position, Canvas())
 
     def path(self, position: int) -> Path:
-        """Return the path of a scene by its position."""
         return self._reader.paths[position]
 
     def scene_id(self, position: int) -> str:
-        """Return the name of a scene by its position."""
         return scene_id(self.path(position), self.folder)
 
     def look(self, position: int) -> tuple[str | None, int]:
         """Return the state of a scene's files without reading them (None if unknown), and the bytes that are read."""
-        inputs = getattr(self._reader, "inputs", None)
         path = self.path(position)
         try:
-            found: list[Path] = [path] if inputs is None else inputs(path)
+            found = self._reader.inputs(path)
         except (Refused, UserError, OSError):  # reported by `read`
             return None, 0
         self._reader.listing.read(found)
         state, size = state_of(found, relative_to=path.parent)
         if state is not None and hasattr(self._reader, "size"):
             size = self._reader.size(path)
-        return (None if inputs is None else state), size
+        return state, size
 
     def left_out(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix; after `look` at every scene."""
@@ -119,9 +122,7 @@ class Scenes:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
         if hasattr(self._reader, "canvas"):
             self._reader.canvas = canvas
-        return self._one(self.path(position))
-
-    def _one(self, path: Path) -> Scene | Rejection:
+        path = self.path(position)
         try:
             check_name(path, self.folder)
             return self._reader.read(path)
@@ -153,30 +154,10 @@ class Scenes:
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
-    """List the scene files of a source under `folder` (a folder or one file), sorted, for reading.
-
-    Raises UserError if the path does not exist or has no such scene, or a file that all scenes need is unusable.
-    """
+    """List the scene files of a source under `folder` (a folder or one file), sorted; UserError if there are none."""
     remove_abandoned()
-    return Scenes(_reader(source, folder), folder)
-
-
-def _reader(source: datasets.Source, folder: Path) -> Reader:
-    match source:
-        case datasets.Sentinel2():
-            return SafeReader(source, folder)
-        case datasets.Sentinel2Stac():
-            return StacReader(source, folder)
-        case datasets.Sentinel2Array():
-            return Sentinel2ArrayReader(source, folder)
-        case datasets.Gaofen2():
-            return Gaofen2Reader(source, folder)
-        case datasets.GeoTiff():
-            return GeoTiffReader(source, folder)
-        case datasets.ImageFolder():
-            return ImageFolderReader(source, folder)
-        case datasets.InstalledSource():
-            return InstalledReader(source, folder)
+    reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
+    return Scenes(reader(source, folder), folder)
 
 
 def _retold(error: UserError) -> Refused:

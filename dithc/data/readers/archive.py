@@ -33,13 +33,7 @@ def names_in(path: Path) -> list[str]:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder in TMPDIR with the content of a zip file; errors name its files below the zip file.
-
-    Raises:
-        Refused: A name leads out of it, an entry is not a plain file, or it is too large.
-        NoRoom: The disk is too small.
-        OSError: It is damaged; the checksum of every entry is compared.
-    """
+    """Yield a temporary folder with the content of a zip file, after checks of all entries and their checksums."""
     with scratch(path) as folder:
         try:
             with open_regular(path) as file, zipfile.ZipFile(file) as archive:

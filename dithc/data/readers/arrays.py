@@ -7,12 +7,11 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import RASTERS, Listing, scene_id
+from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
 from dithc.data.readers.rasters import Raw, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, located, stored_reflectance
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, stored_reflectance
 
 SATURATED = 65535
 CIRRUS_BAND = "B10"
@@ -44,11 +43,9 @@ class Sentinel2ArrayReader:
         )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file, its mask and its companions."""
         return [*self._beside(path), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
-        """Read one file and check its values against the declaration."""
         source = self.source
         raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m)
         check_type(raw.pixels, units=source.units)
@@ -75,16 +72,16 @@ class Sentinel2ArrayReader:
         mask = np.where(invalid.any(axis=0), Mask.INVALID, Mask.VALID).astype(np.uint8)
         masked = self._masks.of(path)
         self._masks.mark(masked, raw.place, mask)
-        pixels, located_mask = located(
-            stored, mask, bands=source.bands, place=raw.place, units="reflectance", scale=REFLECTANCE_SCALE
-        )
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=combined_sha256({one.name: one for one in (path, *masked, *raw.companions)}),
-            pixels=pixels,
-            mask=located_mask,
+            pixels=stored,
+            mask=mask,
+            bands=source.bands,
             place=raw.place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
             facts={"dtype": str(raw.pixels.dtype), "offset_source": "config", "offsets": [offset] * len(source.bands)},
             notes=raw.notes,
         )
@@ -127,7 +124,6 @@ def check_type(pixels: Array, *, units: str) -> None:
 
 
 def check_range(pixels: Array, invalid: Array) -> None:
-    """Reject digital numbers declared as reflectance."""
     highest = pixels.max(where=~invalid, initial=0)
     if highest > IMPOSSIBLE_REFLECTANCE:
         raise Refused(

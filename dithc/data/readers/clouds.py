@@ -52,10 +52,7 @@ class SceneMasks:
         self._found: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
 
     def of(self, scene: Path, stem: str | None = None) -> list[Path]:
-        """Return the mask file of a scene, by `stem` (default: its name without suffix); no file without the setting.
-
-        Raises Refused if the scene has none, or several.
-        """
+        """Return the mask file of a scene, by `stem` (default: its name without suffix); none without the setting."""
         if self._setting is None:
             return []
         if stem is None:
@@ -91,10 +88,7 @@ class SceneMasks:
         return masks, stems
 
     def mark(self, files: list[Path], place: Place, mask: Array) -> None:
-        """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds.
-
-        Raises Refused for another grid or undeclared values, OSError or ValueError for unreadable files.
-        """
+        """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds."""
         for path in files:
             self._mark(path, place, mask)
         reach = int(np.ceil(self._clouds.buffer_m / place.gsd_m))
@@ -146,7 +140,7 @@ def _starts(stem: str) -> Iterator[str]:
 
 
 def _layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:
-    """The first layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
+    """Return the first layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
     layers, info = read_file(file)
     check_cover(info, grid, band=file.band)
     return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers[:most]]

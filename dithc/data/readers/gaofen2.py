@@ -21,19 +21,17 @@ from dithc.data.readers.gaofen2_raw import (
     product_of,
     xml_beside,
 )
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import RASTERS, Listing, scene_id, tidy
-from dithc.data.readers.rasters import Raw, placed, read_pixels
+from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id, tidy
+from dithc.data.readers.rasters import Raw, check_dtype, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
-from dithc.data.scene import Array, Mask, Reason, Refused, Scene, Units, located
+from dithc.data.scene import Mask, Reason, Refused, Scene, Units
 from dithc.data.table import Kind
 from dithc.data.xml import Element, find_text, read_xml
 from dithc.log import logger
 from dithc.runs import sha256_file
 
-DTYPES = {"dn": "uint16", "byte": "uint8"}
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
 MOST_APART = timedelta(days=2)
@@ -55,11 +53,7 @@ log = logger(__name__)
 
 
 class Gaofen2Reader:
-    """Reader of multispectral files; the panchromatic file of a product is only used for pansharpening.
-
-    Attributes:
-        columns: Additional columns of the table of scenes with these settings.
-    """
+    """Reader of multispectral files; the panchromatic file of a product is only used for pansharpening."""
 
     def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -94,7 +88,6 @@ class Gaofen2Reader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file and all files with its name, or all files of its product of level 1A."""
         return self._beside(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:
@@ -107,9 +100,7 @@ class Gaofen2Reader:
             raw, facts = self._read(image, metadata)
             sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
             check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
-            wanted = DTYPES[source.units]
-            if raw.pixels.dtype != wanted:
-                raise _wrong_type(raw.pixels, wanted=wanted, units=source.units)
+            check_dtype(raw.pixels, units=source.units)
         invalid = (raw.pixels == 0).all(axis=0) | raw.invalid(raw.nodata).any(axis=0)  # (H, W)
         pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
         units: Units = source.units
@@ -118,16 +109,16 @@ class Gaofen2Reader:
             pixels, units, scale = done.pixels, done.units, done.scale
             facts |= done.facts
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
-        located_pixels, located_mask = located(
-            pixels, mask, bands=source.bands, place=raw.place, units=units, scale=scale
-        )
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=sha256,
-            pixels=located_pixels,
-            mask=located_mask,
+            pixels=pixels,
+            mask=mask,
+            bands=source.bands,
             place=raw.place,
+            units=units,
+            scale=scale,
             facts=_facts(metadata) | facts,
             notes=raw.notes,
         )
@@ -160,17 +151,6 @@ class Gaofen2Reader:
         return combined_sha256({one.name: one for one in (path, *used, *raw.companions) if one is not None})
 
 
-def _wrong_type(pixels: Array, *, wanted: str, units: str) -> Refused:
-    fitting = {kind: units for units, kind in DTYPES.items()}.get(str(pixels.dtype))
-    return Refused(
-        Reason.WRONG_DTYPE,
-        "the type of the pixels contradicts the declared units",
-        got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
-        expected=f"{wanted} for `units: {units}`",
-        fix=f"set `units: {fitting}`" if fitting else "save it as uint16 (digital numbers) or uint8 (stretched)",
-    )
-
-
 def _xml_of(path: Path) -> Path | None:
     """Return the XML next to the file; None for .npy and for files without XML."""
     if path.suffix.lower() == ".npy":
@@ -182,7 +162,6 @@ def _xml_of(path: Path) -> Path | None:
 
 
 def _facts(root: Element | None) -> dict[str, Any]:
-    """Return the facts in the XML; empty without XML."""
     if root is None:
         return {}
     found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}

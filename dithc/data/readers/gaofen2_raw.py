@@ -16,13 +16,12 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.archives import scratch, unpack
-from dithc.data.files import room_bytes
+from dithc.data.files import check_room
 from dithc.data.grids import Grid, reproject_points
 from dithc.data.ground import Heights, ortho_grid, orthorectify, read_heights
-from dithc.data.pansharpen import F32, Mask, averaged, gsa, judgeable, reduced_resolution
+from dithc.data.pansharpen import F32, Mask, averaged, gsa, reduced_resolution, shift_between
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.rasters import Raw, as_chw
-from dithc.data.registration import shift_between
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
 from dithc.data.scene import Array, Place, Reason, Refused
 from dithc.data.xml import Element, find_text, read_xml
@@ -49,18 +48,12 @@ def product_of(path: Path) -> str | None:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file is named like a packed product."""
     return path.name.lower().endswith((".tar.gz", ".tgz")) and product_of(path) is not None
 
 
 @contextmanager
 def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
-    """Yield the multispectral image of a raster or archive, unpacked temporarily, with the panchromatic image if `pan`.
-
-    Raises:
-        OSError, UserError: The archive is damaged, unsafe, or too large.
-        Refused: It has no multispectral image.
-    """
+    """Yield the multispectral image of a raster or archive, unpacked temporarily, with the panchromatic image if `pan`."""
     if not is_archive(path):
         yield path
         return
@@ -108,25 +101,30 @@ class Orthorectifier:
                 fix="use the product as delivered, or replace the value by 0 (gdal_calc.py)",
             )
         rpc = _rpc(coefficients, info, metadata)
-        facts: dict[str, Any] = {"orthorectified": self.said}
+        height, dem = f"{self.source.height_m or 0.0:g} m", self.source.dem
+        facts: dict[str, Any] = {"orthorectified": height if dem is None else f"{Path(dem).name} + {height}"}
         if self.source.pansharpen == "none":
             grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=self.heights)
             pixels = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
         else:
-            pixels, measured, grid = self._sharpened(path, pixels, rpc, self.heights)
+            pixels, measured, grid = self._sharpened(path, pixels, rpc)
             facts |= measured
-        return Raw(pixels=pixels, place=place_of(grid)), facts
+        place = Place(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        return Raw(pixels=pixels, place=place), facts
 
-    def _sharpened(self, path: Path, pixels: Array, rpc: Rpc, heights: Heights) -> tuple[Array, dict[str, Any], Grid]:
+    def _sharpened(self, path: Path, pixels: Array, rpc: Rpc) -> tuple[Array, dict[str, Any], Grid]:
         """Return the image at the panchromatic pixel size (C, H, W), measured facts, and its grid."""
         pan, pan_rpc = _panchromatic(path, dtype=str(pixels.dtype))
         native_m = pixel_m(rpc)
         ratio = max(2, round(native_m / self.source.gsd_m))
-        grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=heights)
-        check_memory(path, grid, bytes_each=SHARPENING_BYTES * len(pixels))
-        fine_pan = on_grid(path, pan, pan_rpc, grid=grid, heights=heights)[0]
-        fine = on_grid(path, pixels, rpc, grid=grid, heights=heights)
-        coarse = on_grid(path, pixels, rpc, grid=coarser(grid, ratio), heights=heights).astype(np.float32)
+        grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=self.heights)
+        _check_room(path, grid, bytes_each=SHARPENING_BYTES * len(pixels))
+        fine_pan = on_grid(path, pan, pan_rpc, grid=grid, heights=self.heights)[0]
+        fine = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
+        a, b, c, d, e, f = grid.transform
+        shape = grid.shape[0] // ratio, grid.shape[1] // ratio
+        coarse_grid = replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=shape)
+        coarse = on_grid(path, pixels, rpc, grid=coarse_grid, heights=self.heights).astype(np.float32)
         valid = fine.any(axis=0) & (fine_pan > 0)
         coarse_valid = coarse.any(axis=0) & (averaged(valid.astype(np.float32), ratio) == 1.0)
         if not coarse_valid.any():
@@ -174,15 +172,8 @@ class Orthorectifier:
             )
         return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
 
-    @property
-    def said(self) -> str:
-        """Source of the heights, for the table."""
-        height = f"{self.source.height_m or 0.0:g} m"
-        return height if self.source.dem is None else f"{Path(self.source.dem).name} + {height}"
-
 
 def xml_beside(raster: Path) -> Path | None:
-    """Return the metadata next to an image, or None."""
     beside = (raster.with_suffix(suffix) for suffix in (".xml", ".XML"))
     return next((path for path in beside if os.path.lexists(path)), None)
 
@@ -225,15 +216,16 @@ def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
 
 def _judged(path: Path, bands: F32, pan: F32, valid: Mask, *, ratio: int) -> dict[str, Any]:
     """Log and return the quality of pansharpening at reduced resolution, where the truth is available."""
-    if not judgeable(valid, ratio):
+    measured = reduced_resolution(bands, pan, ratio=ratio, coarse_valid=valid)
+    if measured is None:
         return {}
-    sharp, plain = reduced_resolution(bands, pan, ratio=ratio, coarse_valid=valid)
+    sharp, plain = measured
     log.info(
         f"{path.name} sharpened at reduced resolution (ratio {ratio}): ERGAS {sharp.ergas:.2f}, spectral angle "
         f"{sharp.sam_degrees:.2f} degrees, Q {sharp.q:.3f}; interpolation only {plain.ergas:.2f}, {plain.sam_degrees:.2f}, "
         f"{plain.q:.3f}"
     )
-    return {"ergas": sharp.ergas, "sam_degrees": sharp.sam_degrees, "q": sharp.q}
+    return sharp._asdict()
 
 
 def pixel_m(rpc: Rpc) -> float:
@@ -243,13 +235,6 @@ def pixel_m(rpc: Rpc) -> float:
     xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
     down, right = np.array([xs[1] - xs[0], ys[1] - ys[0]]), np.array([xs[2] - xs[0], ys[2] - ys[0]])
     return float(abs(down[0] * right[1] - down[1] * right[0]) ** 0.5)
-
-
-def coarser(grid: Grid, ratio: int) -> Grid:
-    """Return the grid with the same corner and pixels of `ratio` by `ratio` pixels of this grid."""
-    a, b, c, d, e, f = grid.transform
-    height, width = grid.shape
-    return replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=(height // ratio, width // ratio))
 
 
 def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
@@ -272,10 +257,7 @@ def _check_size(metadata: Element, *, height: int, width: int) -> None:
 
 
 def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
-    """Raise Refused if the corners by coefficients and XML differ by more than terrain explains.
-
-    The digits of both files have no checksum.
-    """
+    """Raise Refused if the corners by coefficients and XML differ by more than terrain explains; digits have no checksum."""
     told = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
     try:
         longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in told)
@@ -303,24 +285,11 @@ def _contradiction(*, got: str, expected: str) -> Refused:
 
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:
-    """Return an image on a grid (C, H, W), after checking the memory."""
-    check_memory(path, grid, bytes_each=len(pixels) * pixels.dtype.itemsize)
+    _check_room(path, grid, bytes_each=len(pixels) * pixels.dtype.itemsize)
     return orthorectify(pixels, rpc, grid=grid, heights=heights)
 
 
-def check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
-    """Raise Refused if a grid with `bytes_each` per pixel exceeds `room_bytes`."""
+def _check_room(path: Path, grid: Grid, *, bytes_each: int) -> None:
     height, width = grid.shape
-    if height * width * bytes_each > room_bytes():
-        raise Refused(
-            Reason.READ_ERROR,
-            "the orthorectified product is too large for the memory",
-            got=f"{height} x {width} pixels of {grid.transform[0]:g} m: {height * width * bytes_each / 2**30:.1f} GiB",
-            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
-            fix="raise `gsd_m`, or stage it on a machine with more memory",
-        )
-
-
-def place_of(grid: Grid) -> Place:
-    """Return the georeference of a grid."""
-    return Place(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+    said = f"{height} x {width} pixels of {grid.transform[0]:g} m (raise `gsd_m` for fewer)"
+    check_room(path, height * width * bytes_each, said=said)

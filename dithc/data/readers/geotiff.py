@@ -8,9 +8,8 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import RASTERS, Listing, scene_id
-from dithc.data.readers.rasters import Raw, placed
+from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
+from dithc.data.readers.rasters import DTYPES, Raw, check_dtype, placed
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
@@ -21,21 +20,15 @@ from dithc.data.scene import (
     Reason,
     Refused,
     Scene,
-    located,
     stored_physical,
 )
 from dithc.data.table import Kind
 
-DTYPES = {"dn": "uint16", "byte": "uint8"}
 STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 
 
 class GeoTiffReader:
-    """Reader of configured rasters: bands by name, units, scale and no-data value come from the configuration only.
-
-    Attributes:
-        columns: Additional columns of the table of scenes with these settings.
-    """
+    """Reader of configured rasters: bands by name, units, scale and no-data value come from the configuration only."""
 
     def __init__(self, source: datasets.GeoTiff, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -58,29 +51,26 @@ class GeoTiffReader:
         return sorted({*self._beside(path, stem), *self._files(path), *self._masks.of(path, stem)})
 
     def read(self, path: Path) -> Scene:
-        """Read the scene of one file, or of the files that share its stem."""
         source = self.source
         paths = self._files(path)
         raw = self._raw(paths)
         nodata = raw.nodata if source.nodata is None else None
         invalid = np.logical_or.reduce(raw.invalid(nodata, declared=source.nodata))  # (H, W)
-        pixels = self._stored(raw.pixels, invalid)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         masks = self._masks.of(path, self._stem(path))
         self._masks.mark(masks, raw.place, mask)
-        scale = STEPS.get(source.units, 1.0)
-        located_pixels, located_mask = located(
-            pixels, mask, bands=source.bands, place=raw.place, units=source.units, scale=scale
-        )
         facts = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=combined_sha256({one.name: one for one in (*paths, *masks, *raw.companions)}),
-            pixels=located_pixels,
-            mask=located_mask,
+            pixels=self._stored(raw.pixels, invalid),
+            mask=mask,
+            bands=source.bands,
             place=raw.place,
+            units=source.units,
+            scale=STEPS.get(source.units, 1.0),
             facts={**facts, **wavelengths},
             notes=raw.notes,
         )
@@ -90,10 +80,7 @@ class GeoTiffReader:
         return None if self.source.suffixes is None else path.name[: -len(self.source.suffixes[0])]
 
     def _files(self, path: Path) -> list[Path]:
-        """Return the files of a scene in the order of the bands; name endings match any case if no exact match exists.
-
-        Raises Refused if one is missing or ambiguous.
-        """
+        """Return the files of a scene in the order of the bands; name endings match any case if no exact match exists."""
         suffixes = self.source.suffixes
         if suffixes is None:
             return [path]
@@ -160,14 +147,7 @@ class GeoTiffReader:
         """Return pixels in the stored type of a dataset: unchanged, or physical values in steps."""
         source = self.source
         if source.units in DTYPES:
-            if pixels.dtype != DTYPES[source.units]:
-                raise Refused(
-                    Reason.WRONG_DTYPE,
-                    "the type of the pixels contradicts the declared units",
-                    got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
-                    expected=f"{DTYPES[source.units]} for `units: {source.units}`",
-                    fix="correct `units` (reflectance and radiance accept any type), or save the numbers again",
-                )
+            check_dtype(pixels, units=source.units)
             return np.ascontiguousarray(pixels)
         if pixels.dtype.kind not in "iuf":
             raise Refused(
@@ -186,7 +166,6 @@ class GeoTiffReader:
 
 
 def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
-    """Raise Refused if a band file differs from the first in grid or type."""
     for name in ("count", "height", "width", "dtype", "crs", "transform", "nodata"):
         got, expected = getattr(info, name), getattr(first, name)
         if got != expected and not (got != got and expected != expected):  # both may be NaN

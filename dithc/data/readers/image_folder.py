@@ -4,11 +4,9 @@ The protocol converts to RGB, scales the short side and crops the center.
 """
 
 import hashlib
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import xarray
 
 from dithc.clutter import is_clutter
 from dithc.config import datasets
@@ -16,8 +14,8 @@ from dithc.data.archives import members
 from dithc.data.pictures import prepare
 from dithc.data.readers.listing import Listing, exists, scene_id
 from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
-from dithc.data.scene import Mask, Place, Scene, located
-from dithc.log import UserError, problem
+from dithc.data.scene import Mask, Place, Scene
+from dithc.log import problem
 
 BANDS = ["R", "G", "B"]
 PLACE = Place(gsd_m=0.0)
@@ -30,13 +28,9 @@ STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
 
 
 class ImageFolderReader:
-    """Reader of images; a label is the index of the class folder or archive in sorted order, or is stored in the shard.
+    """Reader of images; a label is the index of the class folder or archive, or is stored in the shard."""
 
-    Attributes:
-        memory_bytes: Most memory for reading one image, except for extremely large images.
-    """
-
-    memory_bytes = 512 << 20
+    memory_bytes = 512 << 20  # for all but extremely large images
 
     def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -47,11 +41,9 @@ class ImageFolderReader:
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the file that contains an image."""
         return [self._store.file(path)]
 
     def size(self, path: Path) -> int:
-        """Return the approximate bytes that are read for an image."""
         return self._store.size(path)
 
     def read(self, path: Path) -> Scene:
@@ -59,29 +51,21 @@ class ImageFolderReader:
         label = self._store.label(path)
         content = self._store.content(path)
         prepared = prepare(content, self.source.size, path=path)
-        pixels, mask = self._blank
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=hashlib.sha256(content).hexdigest(),
-            pixels=pixels.copy(deep=False, data=prepared.pixels),
-            mask=mask,
+            pixels=prepared.pixels,
+            mask=np.full(prepared.pixels.shape[1:], Mask.VALID, dtype=np.uint8),
+            bands=BANDS,
             place=PLACE,
+            units="byte",
             label=label,
             notes=prepared.notes,
         )
 
-    @cached_property
-    def _blank(self) -> tuple[xarray.DataArray, xarray.DataArray]:
-        """Names, coordinates and mask shared by all images; creating them takes as long as decoding an image."""
-        shape = (self.source.size, self.source.size)
-        mask = np.full(shape, Mask.VALID, dtype=np.uint8)
-        mask.flags.writeable = False
-        return located(np.zeros((len(BANDS), *shape), np.uint8), mask, bands=BANDS, place=PLACE, units="byte")
-
 
 def _found_layout(folder: Path, *, one: bool) -> str:
-    """Return the layout of a folder or file; raise UserError if it is ambiguous."""
     exists(folder, wanted=WANTED)
     there = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
     folders = [path for path in there if path.is_dir()]
@@ -91,7 +75,12 @@ def _found_layout(folder: Path, *, one: bool) -> str:
     if not kinds:
         return "folders"
     if len(kinds) > 1 or folders:
-        raise _mixed(folder, got=", ".join([*kinds, *(["folders"] if folders else [])]))
+        raise problem(
+            f"{folder} contains images in several layouts",
+            got=", ".join([*kinds, *(["folders"] if folders else [])]),
+            expected="class folders, or tar archives, or parquet shards",
+            fix="point `source.path` at one layout, or set `layout: folders`, `tar`, `webdataset` or `parquet`",
+        )
     if shards[".parquet"]:
         return "parquet"
     return _kind_of_tar(min(shards[".tar"]), one=one)
@@ -109,13 +98,4 @@ def _kind_of_tar(archive: Path, *, one: bool) -> str:
         got="images without folders or labels",
         expected="an archive or a folder in it per class, or KEY.cls or KEY.json next to each KEY.jpg",
         fix="set `layout: tar` if each archive is a class by its name, or `classes: one`",
-    )
-
-
-def _mixed(folder: Path, *, got: str) -> UserError:
-    return problem(
-        f"{folder} contains images in several layouts",
-        got=got,
-        expected="class folders, or tar archives, or parquet shards",
-        fix="point `source.path` at one layout, or set `layout: folders`, `tar`, `webdataset` or `parquet`",
     )

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import Listing, exists, scene_id, walk
+from dithc.data.readers.listing import Listing, below, exists, scene_id, walk
 from dithc.data.readers.safe_metadata import combined_sha256
-from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units, located
+from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units
 from dithc.data.table import Kind
 
 STORED = ("uint8", "int16", "uint16")
@@ -75,7 +74,6 @@ class InstalledReader:
             self.listing.leave(path)
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return all files that affect the scene of a path."""
         given: list[Path] = self.source.called(self.source.inputs, path)
         return [file for one in given for file in (below(one) if one.is_dir() else [one])]
 
@@ -88,23 +86,17 @@ class InstalledReader:
         except Exception as error:  # external code may raise any exception
             raise _refused("reading fails", got=f"{type(error).__name__}: {error}", expected="a raster") from error
         self._check(found)
-        mask = np.full(found.pixels.shape[1:], Mask.VALID, np.uint8) if found.mask is None else found.mask
-        pixels, marked = located(
-            found.pixels,
-            mask,
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=combined_sha256({os.path.relpath(one, path.parent): one for one in self.inputs(path)}),
+            pixels=found.pixels,
+            mask=np.full(found.pixels.shape[1:], Mask.VALID, np.uint8) if found.mask is None else found.mask,
             bands=self.source.bands,
             place=found.place,
             units=found.units,
             scale=found.scale,
             offset=found.offset,
-        )
-        return Scene(
-            scene_id=scene_id(path, self.folder),
-            path=path,
-            sha256=combined_sha256({os.path.relpath(one, path.parent): one for one in self.inputs(path)}),
-            pixels=pixels,
-            mask=marked,
-            place=found.place,
             label=found.label,
             facts=found.facts,
         )

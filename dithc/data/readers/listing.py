@@ -1,11 +1,14 @@
-"""Selection of the scene files of a source, in an order that does not depend on the file system."""
+"""Selection of the scene files of a source in a fixed order, the files of each scene, and their state without reading."""
 
+import hashlib
 import os
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import overload
 
@@ -35,6 +38,8 @@ COMPANION = re.compile(
     re.IGNORECASE,
 )
 """Names of metadata, world files, overviews, checksums and licenses, which contain no scene pixels."""
+LENGTH = 16
+ENDS = (".", "_", "-")
 log = logger(__name__)
 
 
@@ -67,18 +72,11 @@ def scene_id(path: Path, folder: Path) -> str:
 
 
 class Listing:
-    """Selection of a source's files, with a record of the files that no reader opens.
-
-    Attributes:
-        folder: Source folder, or the single file of the source.
-        unread: Files that are neither scenes nor companions. `Scenes` removes further inputs of scenes.
-        masks: Files with the name of a mask that no setting uses.
-        excluded: Number of files that `include` and `exclude` remove.
-    """
+    """Selection of a source's files, with a record of the files that no reader opens."""
 
     def __init__(self, source: datasets.Source, folder: Path) -> None:
-        self.folder, self.excluded = folder, 0
-        self.unread, self.masks = set[Path](), list[Path]()
+        self.folder, self.excluded = folder, 0  # files that `include` and `exclude` remove
+        self.unread, self.masks = set[Path](), list[Path]()  # masks that no setting uses
         clouds = getattr(source, "clouds", None)
         self._has_masks = clouds is not None
         self._mask = None if clouds is None or clouds.mask is None else clouds.mask.names.casefold()
@@ -99,22 +97,18 @@ class Listing:
     ) -> list[Path]:
         """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
 
-        Entries that are not folders count as files. The reader rejects broken links, pipes and devices with a row.
-        `wanted` and `fix` are for error messages. `below` is a folder in the source; `masks` accepts names of masks as
-        scenes.
-
-        Raises:
-            UserError: The folder does not exist or contains no scene.
-            OSError: A folder cannot be listed.
+        Entries that are not folders count as files: the reader rejects broken links, pipes and devices with a row. `below`
+        is a folder in the source; `masks` accepts names of masks as scenes. Raises UserError without a scene.
         """
         top = below or self.folder
         exists(top, wanted=wanted)
         found, excluded = [], self.excluded
         inside = [top] if top.is_file() else [place / name for place, _, names in walk(top) for name in names]
         for path in sorted(inside):
-            if self._is_set_mask(path):
+            suffix = path.suffix.lower()
+            if self._mask is not None and suffix in RASTERS and fnmatchcase(path.name.casefold(), self._mask):
                 self.unread.add(path)
-            elif path.suffix.lower() not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
+            elif suffix not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
                 self.leave(path, suffixes)
             elif self.takes(path, masks=masks or path == self.folder):
                 found.append(path)
@@ -188,9 +182,6 @@ class Listing:
             fix=fix,
         )
 
-    def _is_set_mask(self, path: Path) -> bool:
-        return self._mask is not None and _is_raster(path) and fnmatchcase(path.name.casefold(), self._mask)
-
     def _rest(self) -> dict[str, int]:
         found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
         found |= Counter({"masks": len(self.masks), "excluded": self.excluded})
@@ -237,7 +228,6 @@ def check_name(path: Path, folder: Path) -> None:
 
 
 def exists(folder: Path, *, wanted: str) -> None:
-    """Raise UserError if `folder` does not exist."""
     if not folder.exists():
         raise problem(
             f"the data at {folder} (`source.path`) does not exist",
@@ -258,9 +248,46 @@ def _of_mask(stem: str) -> list[str]:
     return [name.strip("_-. ") for name in found]
 
 
-def _is_raster(path: Path) -> bool:
-    return path.suffix.lower() in RASTERS
-
-
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") and not name.startswith("._")
+
+
+class Beside:
+    """Finder of files next to scenes; each folder is listed once."""
+
+    def __init__(self) -> None:
+        self._names: dict[Path, list[str]] = {}
+
+    def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
+        """Return all files that start with `stem`, by default the scene's name without suffix, then with one of `ENDS`."""
+        ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
+        if path.parent not in self._names:
+            self._names[path.parent] = sorted(os.listdir(path.parent))
+        names = self._names[path.parent]
+        alike = takewhile(lambda name: name.startswith(stem), islice(names, bisect_left(names, stem), None))
+        return [path.with_name(name) for name in alike if name.startswith(ends, len(stem))]
+
+
+def below(folder: Path) -> list[Path]:
+    """Return all files below a folder, including hidden files."""
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
+def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
+    """Return a digest of names, sizes and times of files (None if one is inaccessible), and their bytes.
+
+    The change time (ctime) cannot be set, which detects a file that was altered in place and given its old
+    modification time.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        for path in paths:
+            seen = path.stat()
+            name = os.path.relpath(path, relative_to)
+            digest.update(
+                f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n".encode(errors="surrogateescape")
+            )
+            size += seen.st_size
+    except OSError:  # reported by the reader
+        return None, size
+    return digest.hexdigest()[:LENGTH], size

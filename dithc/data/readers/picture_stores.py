@@ -21,7 +21,7 @@ from dithc.data.readers.classes import check_apart, check_splits
 from dithc.data.readers.listing import Listing, Paths, exists
 from dithc.data.scene import Reason, Refused
 from dithc.data.table import Shard, read_cell, read_columns, read_shard
-from dithc.log import UserError, logger, problem
+from dithc.log import logger, problem
 
 WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
@@ -35,18 +35,12 @@ log = logger(__name__)
 
 
 class Store(ABC):
-    """Images of one layout.
-
-    Attributes:
-        paths: Paths of all images in reading order.
-        classes: Names of the classes that labels index.
-        labels: Label of each image as stored; it may be invalid.
-    """
+    """Images of one layout, in reading order."""
 
     def __init__(
         self, classes: list[str], labels: Mapping[Path, object], *, paths: Sequence[Path] | None = None
     ) -> None:
-        self.classes, self.labels = classes, labels
+        self.classes, self.labels = classes, labels  # labels as stored, which may be invalid
         self.paths: Sequence[Path] = list(labels) if paths is None else paths
 
     @abstractmethod
@@ -54,11 +48,9 @@ class Store(ABC):
         """Return the bytes of an image; raise OSError, Refused or UserError if they cannot be read."""
 
     def file(self, path: Path) -> Path:
-        """Return the file that contains an image."""
         return path
 
     def size(self, path: Path) -> int:
-        """Return the approximate bytes of an image."""
         return self.file(path).stat().st_size
 
     def label(self, path: Path) -> int:
@@ -131,8 +123,6 @@ class Spot(NamedTuple):
 
 
 class _Archives(Store):
-    """Files in archives, read in place."""
-
     _spots: dict[Path, Spot]
 
     def file(self, path: Path) -> Path:
@@ -183,7 +173,12 @@ class WebDataset(_Archives):
                     self._spots[path] = Spot(archive, member.offset, member.size if pictures else 0)
                     labels[path] = 0 if one else _label_of(archive, sample)
                 if len(pictures) > 1:
-                    raise _odd_sample(archive, pictures)
+                    raise problem(
+                        f"{archive} has a sample of several images",
+                        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
+                        expected="one image per name, up to its first dot",
+                        fix="give each image a unique name up to the first dot",
+                    )
         _some(listing, self._spots)
         check_splits(folder, self._spots, one=one)
         super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
@@ -208,7 +203,12 @@ class Parquet(Store):
         _some(listing, self._cells)
         first = next(iter(named.items()), None)
         if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
-            raise _unlike(first[0], other)
+            raise problem(
+                f"{other.name} has other class names than {first[0].name}",
+                got="two lists of names",
+                expected="one list, because labels are its indices",
+                fix="keep the shards of each dataset in a separate folder",
+            )
         if one:
             classes = [folder.name]
         else:
@@ -237,7 +237,6 @@ class Parquet(Store):
 
 
 def _images(listing: Listing, *, fix: str, below: Path | None = None) -> Paths:
-    """Return the images of a folder, without masks of other images."""
     found = listing.files(suffixes=SUFFIXES, wanted=WANTED, fix=fix, below=below, masks=True)
     return Paths(listing.without_masks(found))
 
@@ -375,21 +374,3 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
     for group in shard.groups:
         check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
     return shard, labels
-
-
-def _unlike(first: Path, other: Path) -> UserError:
-    return problem(
-        f"{other.name} has other class names than {first.name}",
-        got="two lists of names",
-        expected="one list, because labels are its indices",
-        fix="keep the shards of each dataset in a separate folder",
-    )
-
-
-def _odd_sample(archive: Path, pictures: list[Member]) -> UserError:
-    return problem(
-        f"{archive} has a sample of several images",
-        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
-        expected="one image per name, up to its first dot",
-        fix="give each image a unique name up to the first dot",
-    )

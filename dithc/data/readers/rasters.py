@@ -13,6 +13,7 @@ from dithc.data.raster import BandLabel, RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
 from dithc.log import logger
 
+DTYPES = {"dn": "uint16", "byte": "uint8"}
 TOLERANCE = 0.01
 """Largest relative difference of equal pixel sizes."""
 LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
@@ -25,31 +26,18 @@ log = logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Pixels (C, H, W) as stored, their place, and the validity that the file declares.
-
-    Attributes:
-        pixels: (C, H, W).
-        place: Place of the pixels.
-        nodata: No-data value of the file, None without one.
-        masked: (H, W), true if the file excludes a pixel; None if it excludes none.
-        labels: Metadata of each band; empty for .npy.
-        companions: Mask and world file, if they were read.
-        notes: Notes of the scene.
-    """
+    """Pixels (C, H, W) as stored, their place, and the validity that the file declares."""
 
     pixels: Array
     place: Place
     nodata: float | None = None
-    masked: Array | None = None
-    labels: tuple[BandLabel, ...] = ()
+    masked: Array | None = None  # (H, W)
+    labels: tuple[BandLabel, ...] = ()  # none of .npy
     companions: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
     def invalid(self, *nodata: float | None, declared: float | None = None) -> Array:
-        """Return where values are not finite, equal a no-data value, or are masked by the file, (C, H, W).
-
-        Raises Refused if the type of the pixels cannot hold `declared`, the no-data value of the configuration.
-        """
+        """Return where values are not finite, equal a no-data value, or are masked by the file, (C, H, W)."""
         if declared is not None and self.pixels.dtype.kind in "iu":
             limits = np.iinfo(self.pixels.dtype)
             if not (limits.min <= declared <= limits.max and declared == int(declared)):
@@ -69,10 +57,6 @@ def read_pixels(
     """Read a .npy file with axes in `layout`, or a raster that GDAL recognizes by content.
 
     `gsd_m` is the pixel size without georeference; `georeferenced` rejects rasters without coordinate reference system.
-
-    Raises:
-        Refused: Number of bands, layout, coordinate reference system or grid are wrong.
-        OSError, ValueError: The file is missing or truncated.
     """
     if path.suffix.lower() == ".npy":
         return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m))
@@ -133,6 +117,18 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
         expected=wanted,
         fix="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
+
+
+def check_dtype(pixels: Array, *, units: str) -> None:
+    """Raise Refused unless pixels have the type of `units`, a key of `DTYPES`."""
+    if pixels.dtype != DTYPES[units]:
+        raise Refused(
+            Reason.WRONG_DTYPE,
+            "the type of the pixels contradicts the declared units",
+            got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
+            expected=f"{DTYPES[units]} for `units: {units}`",
+            fix="correct `units`: dn is uint16, byte is uint8; or save the numbers again",
+        )
 
 
 def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:

@@ -5,15 +5,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
-from xarray import DataArray
 
 from dithc.config import datasets
 from dithc.data.files import check_room
 from dithc.data.readers.archive import SUFFIX, unpacked
 from dithc.data.readers.arrays import check_offset
 from dithc.data.readers.clouds import SceneMasks, mark_clouds
-from dithc.data.readers.inputs import below
-from dithc.data.readers.listing import Listing, exists, scene_id
+from dithc.data.readers.listing import Listing, below, exists, scene_id
 from dithc.data.readers.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
@@ -37,7 +35,7 @@ from dithc.data.readers.safe_metadata import (
 )
 from dithc.data.readers.stac_numbers import Numbers
 from dithc.data.readers.tags import check_tags
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene, located
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene
 from dithc.data.table import Kind
 from dithc.log import UserError, logger, problem
 
@@ -61,7 +59,7 @@ class Painter:
         *,
         level: Level,
         masks_of: Path,
-    ) -> tuple[DataArray, DataArray, Place, list[Path]]:
+    ) -> tuple[Array, Array, Place, list[Path]]:
         """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         whole = read_file(first)
@@ -93,20 +91,14 @@ class Painter:
         self._masks.mark(own, place, mask)
         if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
-        located_pixels, located_mask = located(
-            stored, mask, bands=bands, place=place, units="reflectance", scale=REFLECTANCE_SCALE
-        )
-        return located_pixels, located_mask, place, own
+        return stored, mask, place, own
 
 
 class SafeReader(Painter):
-    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver.
-
-    `memory_bytes` covers two decoded bands of a complete product, one on the grid, the mask, and strips.
-    """
+    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
 
     source: datasets.Sentinel2
-    memory_bytes = 11 * FULL_SIDE**2
+    memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
 
     def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
@@ -181,7 +173,10 @@ class SafeReader(Painter):
             sha256=combined_sha256(read),
             pixels=pixels,
             mask=mask,
+            bands=bands,
             place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
             facts={**metadata.facts, **({} if notes else sun_angles(granule)), "offsets": offsets},
             notes=notes,
         )

@@ -110,11 +110,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
     """Return one file of each band, of the classification if available, and of the requested masks.
 
     Its pixel size is the size of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
-    images, None if absent.
-
-    Raises:
-        Refused: A band or mask has no file that is fine enough, or two of one size.
-        UserError: A file is not a regular file in the product.
+    images, None if absent. Raises Refused if a band or mask has no fine file, or two of one size.
     """
     wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
     if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:
@@ -165,7 +161,6 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
 
 
 def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
-    """Return the files of each band by pixel size."""
     files: dict[str, dict[float, Path]] = {}
     for path in tidy(granule, "IMG_DATA/**/*") if granule else ():
         match = FILE.search(path.name)

@@ -47,17 +47,11 @@ ALGORITHMS = {"MD5": "md5", "SHA3-256": "sha3_256", "SHA-256": "sha256", "SHA256
 
 @dataclass(frozen=True, kw_only=True)
 class ProductMetadata:
-    """Level, radiometry and provenance of a product.
-
-    Attributes:
-        offsets: Offset added to the digital numbers of each band; 0 if the product has none.
-        quantification: Digital numbers per reflectance 1.
-        facts: Facts recorded with the scene.
-    """
+    """Level, radiometry and provenance of a product."""
 
     level: Level
-    offsets: dict[str, float]
-    quantification: float
+    offsets: dict[str, float]  # added to the digital numbers of each band
+    quantification: float  # digital numbers per reflectance 1
     facts: dict[str, Any]
 
 
@@ -87,12 +81,7 @@ def level_of(product: Path) -> Level:
 
 
 def read_metadata(product: Path) -> ProductMetadata:
-    """Read the product's metadata file.
-
-    Raises:
-        Refused: It is missing, lacks baseline, quantification or offsets of its baseline, or has an impossible number.
-        UserError: It is not a complete XML file in the product.
-    """
+    """Read the product's metadata file; Refused without baseline, quantification or offsets of its baseline."""
     path, level = metadata_file(product), level_of(product)
     check_regular(path, inside=product)
     root = read_xml(path)
@@ -174,11 +163,7 @@ def sun_angles(granule: Path | None) -> dict[str, float]:
 
 
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
-    """Return algorithm and digest of every file in manifest.safe, by path in the product; None without a manifest.
-
-    Raises Refused for files outside or two digests, UserError if the manifest is not a complete XML file in the
-    product.
-    """
+    """Return algorithm and digest of every file in manifest.safe, by path in the product; None without a manifest."""
     manifest = product / "manifest.safe"
     if not os.path.lexists(manifest):
         return None
@@ -203,17 +188,10 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
 def verify_files(
     product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
 ) -> tuple[int, list[str]]:
-    """Compare a product with its manifest: `used` files must be listed and intact, listed files must exist.
+    """Compare a product with its manifest; return the number of absent and the names of damaged files that are not used.
 
-    An altered byte of a JPEG 2000 file may decode without an error to wrong pixels, which only the checksum detects.
-    Files that match the patterns `may_lack` need not exist.
-
-    Returns:
-        Number of absent files, and the names of unused files that differ.
-
-    Raises:
-        Refused: A used file is not listed or differs, its algorithm is unknown, or a listed file is missing.
-        UserError: A listed file is not a regular file in the product.
+    An altered byte of a JPEG 2000 file may decode without an error to wrong pixels, which only the checksum detects. Raises
+    Refused if a `used` file is not listed or differs, or a listed file is missing that no pattern of `may_lack` matches.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]

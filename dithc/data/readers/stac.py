@@ -10,14 +10,13 @@ from urllib.parse import unquote
 from dithc.config import datasets
 from dithc.data.files import check_regular
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.inputs import Beside
-from dithc.data.readers.listing import Listing, scene_id
+from dithc.data.readers.listing import Beside, Listing, scene_id
 from dithc.data.readers.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.stac_numbers import numbers_of
-from dithc.data.scene import Canvas, Reason, Refused, Scene
+from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Reason, Refused, Scene
 from dithc.data.table import Kind
 from dithc.log import logger, problem
 from dithc.sealed import parse, plain
@@ -72,10 +71,7 @@ class StacReader(Painter):
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return the item, the files that are read with their companions, and the mask file.
-
-        Further assets of the item are not reported as unread.
-        """
+        """Return the item, its files with their companions, and the mask file; other assets are not reported as unread."""
         self._check_listed(path)
         item = read_item(path)
         assets = self._assets(item, [*(self.source.bands or LEVEL_BANDS[item.level])])
@@ -107,7 +103,10 @@ class StacReader(Painter):
             sha256=combined_sha256(read),
             pixels=pixels,
             mask=mask,
+            bands=bands,
             place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
             facts={**_facts(item), "offset_source": numbers.source, "offsets": numbers.offsets},
         )
 
@@ -155,7 +154,6 @@ class StacReader(Painter):
         return path
 
     def _check_listed(self, path: Path) -> None:
-        """Raise Refused for an item that the lock does not list."""
         name = scene_id(path, self.folder)
         if self.lock is not None and name not in self._pinned:
             raise Refused(
@@ -167,7 +165,6 @@ class StacReader(Painter):
             )
 
     def _check_pinned(self, name: str) -> None:
-        """Compare a fetched scene with the lock."""
         if self.source.checksum == "skip" or self.lock is None:
             return
         if differs := self.lock.difference(self.folder, self._pinned[name]):
@@ -197,23 +194,18 @@ def _is_item(path: Path) -> bool:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """Return the facts that are recorded with a scene."""
     properties = item.document["properties"]
     satellite = SATELLITE.fullmatch(str(properties.get("platform")))
     sensed, uri = properties.get("datetime"), properties.get("s2:product_uri")
+    angles = {name: properties.get(f"view:{name}") for name in ("sun_elevation", "sun_azimuth")}
     return {
         "product_id": uri.removesuffix(".SAFE") if isinstance(uri, str) else item.id,
         "satellite": f"Sentinel-2{satellite[1].upper()}" if satellite else None,
         "sensing_time": sensed if isinstance(sensed, str) else None,
         "baseline": item.baseline,
         "level": item.level,
-        **{name: _angle(properties.get(f"view:{name}")) for name in ("sun_elevation", "sun_azimuth")},
+        **{name: float(said) for name, said in angles.items() if isinstance(said, (int, float)) and isfinite(said)},
     }
-
-
-def _angle(said: object) -> float | None:
-    """Return the angle in degrees if it is a finite number, else None."""
-    return float(said) if isinstance(said, (int, float)) and isfinite(said) else None
 
 
 def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:

@@ -22,24 +22,15 @@ SAME = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Conversion of digital numbers to reflectance: (number + offset) / per_unit.
-
-    Attributes:
-        per_unit: Divisor of all bands.
-        offsets: Offsets in the order of the bands.
-        source: Origin of the values: config, applied, item or baseline.
-    """
+    """Conversion of digital numbers to reflectance: (number + offset) / per_unit."""
 
     per_unit: float
-    offsets: list[float]
-    source: str
+    offsets: list[float]  # in the order of the bands
+    source: str  # config, applied, item, baseline, or xml of a product
 
 
 def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> Numbers:
-    """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets.
-
-    Raises Refused if they contradict each other, or have no information.
-    """
+    """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets."""
     scales = {asset.scale for asset in assets.values() if asset.scale is not None}
     if len(scales) > 1:
         raise _contradiction("the bands have several scales", got=", ".join(map(str, sorted(scales))), expected="one")

@@ -5,7 +5,7 @@ Contents: `stage_scenes` writes stacks and a table with one row per file. `Scene
 Invariants: results of earlier runs are reused if their files are unchanged. Every file has a row, accepted or rejected
 with its reason.
 
-Extending: a new fact about scenes is a column in `rows.py`.
+Extending: a new fact about scenes is a column in `kept.py`.
 """
 
 from dithc.data.scenes.reading import Scenes

@@ -18,7 +18,6 @@ from dithc.data.files import memory_bytes
 from dithc.data.readers import Scenes
 from dithc.data.scene import Rejection
 from dithc.data.scenes.kept import Found, Kept, Record
-from dithc.data.scenes.rows import accepted_row
 from dithc.data.scenes.stacks import FileCanvas
 from dithc.log import UserError, problem, setup
 from dithc.runs import outputs
@@ -39,7 +38,11 @@ def gather(
     `partial` receives new scenes, with `settings` as in `partial_folder`.
     """
     seen = [scenes.look(position) for position in range(len(scenes))]
-    homes = [_home(kept, scenes.scene_id(position), state) for position, (state, _) in enumerate(seen)]
+    names = [scenes.scene_id(position) for position in range(len(scenes))]
+    homes = [
+        next((one for one in kept if state is not None and one.state(name) == state), None)
+        for name, (state, _) in zip(names, seen, strict=True)
+    ]
     fresh = [position for position, home in enumerate(homes) if home is None]
     here = partial / "canvas"
     here.mkdir()
@@ -48,22 +51,16 @@ def gather(
         for position, home in enumerate(homes):
             found, source = None, read(position) if home is None else home
             if source is not None:
-                found = source.take(scenes.scene_id(position), scenes.path(position))
+                found = source.take(names[position], scenes.path(position))
             yield found or _found(scenes, position, canvas), seen[position][0]
             canvas.discard()
             if source is not None and not source and source.folder.parent == partial:
                 outputs.remove(source.folder)
 
 
-def _home(kept: Sequence[Kept], scene_id: str, state: str | None) -> Kept | None:
-    """Return the folder that keeps the unchanged scene, or None."""
-    return next((one for one in kept if state is not None and one.state(scene_id) == state), None)
-
-
 def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
-    """Read a scene in this process."""
     scene = scenes.read(position, canvas)
-    return scene if isinstance(scene, Rejection) else Found.of(scene, accepted_row(scene, scenes.folder), canvas)
+    return scene if isinstance(scene, Rejection) else Found.of(scene, scenes.folder, canvas)
 
 
 Seen = list[tuple[str | None, int]]
@@ -117,24 +114,18 @@ def _pieces(
 
 
 def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
-    """Return the error of a pool after the early end of a process; a process needs `memory` bytes.
+    """Return the error of a pool after the early end of a process, which needs `memory` bytes.
 
-    `statuses` are exit statuses, -n after signal n. SIGTERM ended the remaining processes. A process that failed to
-    start has logged the cause and has status 0.
+    `statuses` are -n after signal n. SIGTERM ended the remaining processes. A process that failed to start has status 0.
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
-    signals = [signal.Signals(-status).name for status in own if status < 0]
-    how = f"signal {signals[0]}" if signals else f"status {own[0]}" if own else "unknown exit status"
-    is_killed = signals[:1] == [signal.SIGKILL.name]
-    if is_killed:
-        how += ": sent by a kernel that is out of memory (`dmesg` names the process), a user or a scheduler"
-    less = "give the job more memory or fewer `--threads` (`resources: {stage: {mem_mb, cpus}}`)"
-    look = "see its messages above; with `--threads 1` the main process reads the scenes"
+    ends = [signal.Signals(-status).name if status < 0 else f"status {status}" for status in own]
     return problem(
         f"one of the {len(statuses)} processes that read scenes has ended early",
-        got=how,
+        got=", ".join(ends) or "unknown exit status",
         expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
-        fix=f"{less if is_killed else look}; start again: scenes already read are kept",
+        fix="see the messages above; after SIGKILL, give the job more memory or fewer `--threads` "
+        "(`resources: {stage: {mem_mb, cpus}}`); start again: scenes already read are kept",
     )
 
 

@@ -1,4 +1,4 @@
-"""Records of scenes next to their stacks, which later runs reuse instead of reading the files.
+"""Scenes as stored: rows of the table, and records next to stacks, which later runs reuse instead of reading the files.
 
 A line (`Found.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
 observed state of the scene's files are unchanged. The bytes are valid if their hash matches. No flush or completeness
@@ -6,60 +6,83 @@ is required: a later run uses the intact scenes of a killed run, and reads damag
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from dithc.data.files import printable
 from dithc.data.npy import NO_SPACE
+from dithc.data.readers import scene_id
 from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
 from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
+from dithc.data.table import Kind
 from dithc.log import UserError, logger
 from dithc.runs import outputs
 from dithc.sealed import seal_line, unseal_lines
 
 RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
 BLOCK_BYTES = 1 << 22
-ATTRIBUTES = ("units", "scale", "offset", "gsd_m")
+COLUMNS: dict[str, Kind] = {
+    "scene_id": "text",
+    "status": "text",
+    "reason": "text",
+    "what": "text",
+    "got": "text",
+    "expected": "text",
+    "fix": "text",
+    "stack": "int",
+    "row": "int",
+    "path": "text",
+    "sha256": "text",
+    "label": "int",
+    "n_bands": "int",
+    "height": "int",
+    "width": "int",
+    "dtype": "text",
+    "gsd_m": "float",
+    "crs": "text",
+    "crs_epsg": "int",
+    "transform": "floats",
+    "valid_frac": "float",
+    "product_id": "text",
+    "satellite": "text",
+    "sensor": "text",
+    "sensing_time": "text",
+    "baseline": "text",
+    "level": "text",
+    "offset_source": "text",
+    "offsets": "floats",
+    "notes": "text",
+}
 log = logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An accepted scene, ready to be stacked.
-
-    Attributes:
-        scene_id: Identifier of the scene.
-        path: Current path of its file.
-        row: Row of the table without its position in a stack.
-        kind: Properties that all scenes of a dataset share: bands, dtype, units, scale, offset, gsd_m.
-        notes: Notes of the scene.
-        pixels: (C, H, W), or the file of a stack that contains only this scene.
-        mask: (H, W) of `Mask`, None if every pixel is valid.
-        shape: Shape of the pixels.
-        sha256: Hash of the bytes of pixels and mask.
-    """
+    """An accepted scene, ready to be stacked."""
 
     scene_id: str
     path: Path
-    row: dict[str, Any]
-    kind: dict[str, Any]
+    row: dict[str, Any]  # of the table, without its position in a stack
+    kind: dict[str, Any]  # bands, dtype, units, scale, offset, gsd_m: the same for all scenes of a dataset
     notes: Sequence[str]
-    pixels: Array | Path
-    mask: Array | None
+    pixels: Array | Path  # (C, H, W), or the file of a stack that contains only this scene
+    mask: Array | None  # (H, W), None if every pixel is valid
     shape: tuple[int, ...]
-    sha256: str
+    sha256: str  # of pixels and mask
 
     @classmethod
-    def of(cls, scene: Scene, row: dict[str, Any], canvas: FileCanvas) -> Self:
+    def of(cls, scene: Scene, folder: Path, canvas: FileCanvas) -> Self:
         """Build from a scene that was just read; pixels on the canvas stay in its file."""
-        values, mask = scene.pixels.values, scene.mask.values
-        kind = {name: scene.pixels.attrs[name] for name in ATTRIBUTES}
-        kind |= {"bands": scene.pixels.band.values.tolist(), "dtype": str(values.dtype)}
-        kind |= {"file_dtype": scene.facts.get("dtype", str(values.dtype))}
+        values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
+        kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
+        kind |= {"gsd_m": scene.place.gsd_m, "bands": scene.bands, "dtype": dtype}
+        kind |= {"file_dtype": scene.facts.get("dtype", dtype)}
         canvas.release()
         painted = canvas.path
         pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted
@@ -71,7 +94,7 @@ class Found:
         return cls(
             scene_id=scene.scene_id,
             path=scene.path,
-            row=row,
+            row=_row(scene, folder),
             kind=kind,
             notes=scene.notes,
             pixels=pixels,
@@ -96,14 +119,12 @@ class Record:
         self._file.write(seal_line({"settings": settings}))
 
     def add(self, found: Found, state: str | None) -> Placed:
-        """Stack a scene."""
         placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
         self._file.write(seal_line(found.line(placed, state)))
         return placed
 
     def refuse(self, rejection: Rejection, state: str | None) -> None:
-        """Record a rejected scene."""
-        told = asdict(_Refusal.of(rejection.refused))
+        told = {name: str(getattr(rejection.refused, name)) for name in ("reason", "what", "got", "expected", "fix")}
         self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
 
     def __enter__(self) -> Self:
@@ -118,29 +139,11 @@ class Record:
                 raise
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    reason: str
-    what: str
-    got: str
-    expected: str
-    fix: str
-
-    @classmethod
-    def of(cls, refused: Refused) -> Self:
-        return cls(str(refused.reason), refused.what, refused.got, refused.expected, refused.fix)
-
-    def refused(self) -> Refused:
-        return Refused(Reason(self.reason), self.what, got=self.got, expected=self.expected, fix=self.fix)
-
-
 class Kept:
-    """A folder of recorded stacks, from this run or another; scenes are taken out one at a time.
+    """A folder written by `Record`, complete or not; scenes are taken out one at a time.
 
-    Args:
-        folder: Folder written by `Record`, complete or not.
-        settings: Current settings; scenes read with other settings are ignored.
-        is_own: Whether this run wrote the folder. Its bytes are then not hashed, and its rejections are reused.
+    Scenes read with other `settings` are ignored. If this run wrote the folder (`is_own`), its bytes are not hashed, and its
+    rejections are reused.
     """
 
     def __init__(self, folder: Path, *, settings: str, is_own: bool = False) -> None:
@@ -176,8 +179,9 @@ class Kept:
                 line = _unsealed(file.readline())
             if line is None or line["id"] != scene_id:
                 raise OSError("its line was altered")
-            if "refused" in line:
-                return Rejection(scene_id=scene_id, path=path, refused=_Refusal(**line["refused"]).refused())
+            if told := line.get("refused"):
+                refused = Refused(Reason(told.pop("reason")), told.pop("what"), **told)
+                return Rejection(scene_id=scene_id, path=path, refused=refused)
             return self._found(line, path)
         except OSError as error:
             log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
@@ -268,3 +272,41 @@ def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
         file.seek(offset or 0)
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
+
+
+def _row(scene: Scene, folder: Path) -> dict[str, Any]:
+    place = scene.place
+    return {
+        "scene_id": scene.scene_id,
+        "status": "accepted",
+        "path": scene_id(scene.path, folder),
+        "sha256": scene.sha256,
+        "label": scene.label,
+        "n_bands": len(scene.bands),
+        "height": scene.mask.shape[0],
+        "width": scene.mask.shape[1],
+        "gsd_m": place.gsd_m,
+        "crs": place.crs,
+        "crs_epsg": place.epsg,
+        "transform": None if place.transform is None else list(place.transform),
+        "valid_frac": float((scene.mask != 0).mean()),
+        "notes": " ".join(scene.notes),
+        **scene.facts,
+    }
+
+
+def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
+    """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
+    refused = rejection.refused
+    path = scene_id(rejection.path, folder)
+    told = {
+        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
+        for name in ("what", "got", "expected", "fix")
+    }
+    return {
+        "scene_id": rejection.scene_id,
+        "status": "rejected",
+        "path": path,
+        "reason": str(refused.reason),
+        **told,
+    }

@@ -107,15 +107,11 @@ class _Stack:
 
 
 class FileCanvas(Canvas):
-    """Canvas that maps the stack file of a scene that fills a stack; smaller scenes get memory.
-
-    Attributes:
-        path: File of the last scene, None if it is in memory.
-    """
+    """Canvas that maps the stack file of a scene that fills a stack; smaller scenes get memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.path: Path | None = None
+        self.path: Path | None = None  # of the last scene, unless it is in memory
         self._map: mmap.mmap | None = None
 
     def blank(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -143,12 +139,10 @@ class FileCanvas(Canvas):
 
 
 def fills_a_stack(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Return whether a stack has no capacity for a second scene of this shape."""
     return 2 * bytes_of(shape, dtype) > SHARD_BYTES
 
 
 def bytes_of(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Return the bytes of an array."""
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 

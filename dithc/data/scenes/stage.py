@@ -12,8 +12,7 @@ from dithc.data.files import printable
 from dithc.data.readers import Scenes, read_scenes, state_of
 from dithc.data.scene import Reason, Refused, Rejection
 from dithc.data.scenes.gather import gather
-from dithc.data.scenes.kept import Found, Record, partial_folder
-from dithc.data.scenes.rows import COLUMNS, rejected_row
+from dithc.data.scenes.kept import COLUMNS, Found, Record, partial_folder, rejected_row
 from dithc.data.scenes.stacks import Stacks, link
 from dithc.data.table import TableWriter
 from dithc.log import UserError, logger, problem, progress
@@ -91,38 +90,26 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts of a staging run.
+    """Counts of a staging run."""
 
-    Attributes:
-        first: Properties of the first accepted scene, which all other scenes must share.
-        reasons: Rejected scenes by reason.
-        examples: Some messages for each reason.
-        notes: Accepted scenes by note, such as `grayscale`.
-        unlike: Rejected scenes with another data type than the first.
-        left_out: Files below the source that no reader opens, by suffix.
-    """
-
-    first: dict[str, Any] = field(default_factory=dict)
+    first: dict[str, Any] = field(default_factory=dict)  # properties that all scenes must share
     accepted: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    reasons: Counter[str] = field(default_factory=Counter)  # of rejected scenes
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # messages per reason
     notes: Counter[str] = field(default_factory=Counter)
-    unlike: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+    unlike: int = 0  # scenes with another data type than the first
+    left_out: dict[str, int] = field(default_factory=dict)  # files that no reader opens, by suffix
 
     @property
     def rejected(self) -> int:
-        """Number of rejected scenes."""
         return self.reasons.total()
 
     def accept(self, scene: Found) -> None:
-        """Count an accepted scene."""
         self.accepted += 1
         self.notes.update(scene.notes)
         self.first = self.first or scene.kind
 
     def refuse(self, rejection: Rejection) -> None:
-        """Count a rejected scene."""
         reason = str(rejection.refused.reason)
         self.reasons[reason] += 1
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
@@ -131,7 +118,6 @@ class Tally:
             self.examples[reason].append(printable(text))
 
     def numbers(self) -> outcome.Stage:
-        """Return the values for the manifest."""
         return {
             "scenes": self.accepted + self.rejected,
             "accepted": self.accepted,

@@ -1,6 +1,5 @@
 """Generated orthorectified Gaofen-2 multispectral scenes: a GeoTIFF file with 4 bands and an XML file."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import numpy.typing as npt
 
 from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
+from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, generator
 from dithc.data.synthetic.spectra import reflectance
-from dithc.data.synthetic.themes import COUNTRYSIDE
 from dithc.runs import atomic_write
 
 BANDS = ("B", "G", "R", "NIR")
@@ -28,42 +27,19 @@ MAX_SCENES = 90
 FIRST_PASS = datetime(2020, 5, 1, 11, 14, 27)
 
 
-@dataclass(frozen=True)
 class GaofenScene:
-    """Scene with place and date by `index`, and `size` pixels of `gsd` meters."""
+    """Scene with place and date by `index`, and `size` pixels of `gsd` meters; `stem` is the name of its files."""
 
-    index: int
-    size: int
-    gsd: float
+    epsg = 32650
 
-    @property
-    def longitude(self) -> float:
-        return 116.0 + 0.4 * (self.index % 5)
-
-    @property
-    def latitude(self) -> float:
-        return 40.0 + 0.4 * (self.index // 5)
-
-    @property
-    def epsg(self) -> int:
-        return 32650
-
-    @property
-    def sensor(self) -> str:
-        return f"PMS{1 + self.index % 2}"
-
-    @property
-    def time(self) -> datetime:
-        return FIRST_PASS + timedelta(days=5 * self.index)
-
-    @property
-    def product(self) -> str:
+    def __init__(self, index: int, size: int, gsd: float) -> None:
+        self.index, self.size, self.gsd = index, size, gsd
+        self.longitude, self.latitude = 116.0 + 0.4 * (index % 5), 40.0 + 0.4 * (index // 5)
+        camera = 1 + index % 2
+        self.sensor, self.time = f"PMS{camera}", FIRST_PASS + timedelta(days=5 * index)
         place = f"E{self.longitude:.1f}_N{self.latitude:.1f}"
-        return f"GF2_{self.sensor}_{place}_{self.time:%Y%m%d}_L1A{self.index + 1:010d}"
-
-    @property
-    def stem(self) -> str:
-        return f"{self.product}-MSS{1 + self.index % 2}"
+        self.product = f"GF2_{self.sensor}_{place}_{self.time:%Y%m%d}_L1A{index + 1:010d}"
+        self.stem = f"{self.product}-MSS{camera}"
 
     def left_top(self) -> tuple[float, float]:
         """Return the outer upper-left corner in UTM meters, a multiple of the pixel size."""
@@ -73,10 +49,7 @@ class GaofenScene:
 
 
 def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
-    """Write `<stem>.tiff` and `<stem>.xml`.
-
-    Every second scene has a corner without data (DN 0), as after orthorectification.
-    """
+    """Write `<stem>.tiff` and `<stem>.xml`; every second scene has a corner without data (DN 0)."""
     grid = Grid(scene.size, scene.size, scene.gsd)
     land = grow(generator(seed, 1, scene.index, 0), grid, COUNTRYSIDE)
     image = reflectance(land, generator(seed, 1, scene.index, 1), bands=SENTINEL2_BANDS)  # (4, H, W)
@@ -100,7 +73,6 @@ def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
 
 
 def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object]:
-    """Return the elements of the XML file, with the names of the producer."""
     side = scene.size * scene.gsd
     xs, ys = [left, left + side, left + side, left], [top, top, top - side, top - side]
     longitudes, latitudes = reproject_points(xs, ys, source_epsg=scene.epsg, target_epsg=4326)
@@ -134,6 +106,5 @@ def metadata(scene: GaofenScene, *, left: float, top: float) -> dict[str, object
 
 
 def metadata_text(values: dict[str, object]) -> str:
-    """Format metadata as an XML document."""
     rows = "".join(f"  <{name}>{value}</{name}>\n" for name, value in values.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<ProductMetaData>\n{rows}</ProductMetaData>\n'

@@ -1,32 +1,45 @@
 """Generation of a landscape: fields, then forest, lakes, roads, rivers, towns and a highway, and light last."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import scipy.ndimage
 
-from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, is_any
-from dithc.data.synthetic.noise import F32, Grid, Mask, above_share, band_pass, fractal, hashed, shifted
-from dithc.data.synthetic.parcels import Parcels, cut
-from dithc.data.synthetic.themes import Theme
+from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, Theme, is_any
+from dithc.data.synthetic.noise import F32, Grid, Mask, above_share, band_pass, combined, fractal, hashed, shifted
 from dithc.data.synthetic.towns import build_town
-from dithc.data.synthetic.water import curve_distance_m, fill_lakes, pour_river
 
 # Sun in the south-east, as at the morning overpass of Sentinel-2 and Gaofen-2 (about 10:30 local solar time).
 SUN_AZIMUTH_DEGREES = 148.0
 SUN_ZENITH_DEGREES = 38.0
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Parcels:
+    """District and parcel of each pixel; every layer is (H, W)."""
+
+    district: I64
+    parcel: I64
+    border: I64  # combines the districts at the nearest border
+    to_border_m: F32
+    to_edge_m: F32  # of the field
+    across_m: F32  # coordinate across the plow rows
 
 
 def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
     """Generate a landscape. All sizes are in meters; the grid sets the resolution."""
-    parcels = cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
+    parcels = _cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
     height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
     land = _farm(rng, grid, parcels, theme)
     _edge_fields(land, parcels, theme)
     _plant_forest(rng, land, parcels, theme)
     if theme.lake:
-        fill_lakes(rng, land, share=theme.lake)
+        _fill_lakes(rng, land, share=theme.lake)
     _lay_roads(land, parcels)
     if theme.river_m:
-        pour_river(rng, land, width_m=theme.river_m)
+        _pour_river(rng, land, width_m=theme.river_m)
     for _ in range(_number_of_towns(rng, grid, theme)):
         build_town(rng, land, radius_m=theme.town_m * float(rng.uniform(0.75, 1.35)))
     if theme.highway:
@@ -34,6 +47,68 @@ def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
     _texture(rng, land)
     _light(rng, land, height)
     return land
+
+
+def _cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: float, breadth_m: float) -> Parcels:
+    """Divide a grid into districts, and districts into rotated rows of fields."""
+    x, y = grid.coordinates()
+    bend = band_pass(rng, grid, wavelength_m=2.5 * district_m) * np.float32(0.07 * district_m)
+    district, border, to_border_m = _districts(rng, x + bend, y - bend, district_m=district_m)
+    angle = hashed(district, 11) * np.float32(np.pi)
+    along = x * np.cos(angle) + y * np.sin(angle)
+    across = y * np.cos(angle) - x * np.sin(angle)
+    breadth = np.float32(breadth_m) * (np.float32(0.7) + np.float32(0.7) * hashed(district, 12))
+    row = np.floor(across / breadth)
+    in_row = across - row * breadth
+    strip = combined(district, row.astype(np.int64))
+    length = np.float32(length_m) * (np.float32(0.6) + np.float32(0.9) * hashed(strip, 13))
+    moved = along + hashed(strip, 14) * length
+    column = np.floor(moved / length)
+    in_column = moved - column * length
+    parcel = combined(strip, column.astype(np.int64))
+    halved: Mask = hashed(parcel, 15) < 0.3
+    breadth = np.where(halved, breadth / 2, breadth)
+    upper = halved & (in_row >= breadth)
+    in_row = np.where(upper, in_row - breadth, in_row)
+    to_edge = np.minimum(np.minimum(in_row, breadth - in_row), np.minimum(in_column, length - in_column))
+    return Parcels(
+        district=district,
+        parcel=combined(parcel, upper.astype(np.int64)),
+        border=border,
+        to_border_m=to_border_m,
+        to_edge_m=np.minimum(to_edge, to_border_m).astype(np.float32),
+        across_m=across.astype(np.float32),
+    )
+
+
+def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -> tuple[I64, I64, F32]:
+    """Return Voronoi cell, border and distance to it, for seeds on a jittered lattice."""
+    cell_x = np.floor(x / district_m).astype(np.int64)
+    cell_y = np.floor(y / district_m).astype(np.int64)
+    low_x, low_y = int(cell_x.min()) - 1, int(cell_y.min()) - 1
+    columns, rows = int(cell_x.max()) - low_x + 2, int(cell_y.max()) - low_y + 2
+    jitter = rng.uniform(0.1, 0.9, size=(2, rows, columns)).astype(np.float32)
+    seeds_x = ((jitter[0] + np.arange(low_x, low_x + columns)[None, :]) * district_m).astype(np.float32)
+    seeds_y = ((jitter[1] + np.arange(low_y, low_y + rows)[:, None]) * district_m).astype(np.float32)
+    best = np.full(x.shape, np.inf, dtype=np.float32)
+    second = best.copy()
+    near = np.zeros(x.shape, dtype=np.int64)
+    next_near = near.copy()
+    for step_y in (-1, 0, 1):
+        for step_x in (-1, 0, 1):
+            index = (cell_y - low_y + step_y) * columns + (cell_x - low_x + step_x)
+            squared = (x - seeds_x.ravel()[index]) ** 2 + (y - seeds_y.ravel()[index]) ** 2
+            first, between = squared < best, squared < second
+            second = np.where(first, best, np.where(between, squared, second))
+            next_near = np.where(first, near, np.where(between, index, next_near))
+            best, near = np.where(first, squared, best), np.where(first, index, near)
+    apart = np.hypot(
+        seeds_x.ravel()[near] - seeds_x.ravel()[next_near], seeds_y.ravel()[near] - seeds_y.ravel()[next_near]
+    )
+    to_border = ((second - best) / (2 * np.maximum(apart, 1e-3))).astype(np.float32)
+    name = rng.integers(1 << 40, size=seeds_x.size)  # random identifiers, because farms must depend on the seed
+    near, next_near = name[near], name[next_near]
+    return near, combined(np.minimum(near, next_near), np.maximum(near, next_near)), to_border
 
 
 def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) -> Landscape:
@@ -86,8 +161,53 @@ def _lay_roads(land: Landscape, parcels: Parcels) -> None:
     _paint(land, on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
 
 
+def _curve_distance_m(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, amplitude_m: float) -> F32:
+    """Return the first-order distance (H, W) in meters from a winding line.
+
+    The line is the zero level of a tilted plane plus noise of the given wavelength and amplitude. Steep noise folds it
+    into loops, and cuts off some of them as oxbow lakes.
+    """
+    x, y = grid.coordinates()
+    angle = float(rng.uniform(0, np.pi))
+    middle_x, middle_y = (n * grid.gsd * rng.uniform(0.35, 0.65) for n in (grid.width, grid.height))
+    level = (x - middle_x) * np.sin(angle) + (y - middle_y) * np.cos(angle)
+    level = level + band_pass(rng, grid, wavelength_m=wavelength_m, width=0.3) * amplitude_m
+    down, right = np.gradient(level, grid.gsd)
+    return np.asarray(np.abs(level) / np.maximum(np.hypot(down, right), 0.3), dtype=np.float32)
+
+
+def _pour_river(rng: np.random.Generator, land: Landscape, *, width_m: float) -> None:
+    """Draw a river with sand bars and trees. Natural meanders are eleven widths long."""
+    grid = land.grid
+    distance = _curve_distance_m(rng, grid, wavelength_m=11 * width_m, amplitude_m=1.5 * width_m)
+    wide = fractal(rng, grid, largest_m=5 * width_m, slope=2.0)
+    half = np.float32(width_m / 2) * np.clip(1 + np.float32(0.16) * wide, 0.6, 1.5)
+    banks = fractal(rng, grid, largest_m=3 * width_m, slope=2.1)
+    wooded = distance < half + np.float32(0.75 * width_m) * np.maximum(banks, 0)
+    sandy = distance < half + np.float32(0.22 * width_m) * np.maximum(-banks - np.float32(0.2), 0)
+    _paint(land, wooded, Cover.BROADLEAF)
+    _paint(land, distance < half + max(4.0, 0.5 * grid.gsd), Cover.MEADOW)
+    _paint(land, sandy, Cover.SAND)
+    water = distance < half
+    _paint(land, water, Cover.WATER)
+    depth = np.clip((half - distance) / half, 0, 1)
+    land.tone[water] = (1.3 - 0.4 * depth + 0.05 * wide)[water]
+
+
+def _fill_lakes(rng: np.random.Generator, land: Landscape, *, share: float) -> None:
+    """Fill the lowest `share` of a random relief with lakes and their shores."""
+    bowl = fractal(rng, land.grid, largest_m=1200.0, slope=2.4) + 0.03 * fractal(rng, land.grid, largest_m=150.0)
+    shore = np.quantile(bowl, share)
+    near = (bowl - shore) / max(float(bowl.std()), 1e-6)
+    _paint(land, near < 0.10, Cover.MEADOW)
+    _paint(land, near < 0.035, Cover.SAND)
+    water = near < 0
+    _paint(land, water, Cover.WATER)
+    land.tone[water] = (1.15 - 0.35 * np.clip(-near, 0, 1))[water]
+
+
 def _lay_highway(rng: np.random.Generator, land: Landscape) -> None:
-    distance = curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
+    distance = _curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
     half_width = max(13.0, 0.9 * land.grid.gsd)
     _paint(land, distance < 1.7 * half_width, Cover.MEADOW)
     _paint(land, distance < half_width, Cover.ROAD)
@@ -133,7 +253,6 @@ def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
 
 
 def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
-    """Return the mask of pixels in the shadow of tall objects."""
     reached = np.zeros_like(tall)
     for step in range(1, round(length_m / gsd) + 1):
         reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
@@ -141,6 +260,5 @@ def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
 
 
 def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
-    """Set the cover and reset the tone of the field."""
     land.cover[where] = cover
     land.tone[where] = 1.0

@@ -30,7 +30,6 @@ class Grid:
 
     @property
     def extent_m(self) -> float:
-        """Longer side in meters."""
         return max(self.shape) * self.gsd
 
     def coordinates(self) -> tuple[F32, F32]:
@@ -83,7 +82,6 @@ def combined(*parts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def above_share(field: F32, share: float) -> Mask:
-    """Return the mask of the share (0 to 1) of pixels with the highest values."""
     return field > np.quantile(field, 1.0 - share) if share > 0 else np.zeros(field.shape, dtype=bool)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -42,66 +41,35 @@ SCL = {
 """Numbers of the scene classification."""
 
 
-@dataclass(frozen=True)
 class SafeProduct:
-    """Product with place and date by `index`, and `size` pixels of 10 m."""
+    """Product with place and date by `index`, and `size` pixels of 10 m.
 
-    index: int
-    size: int
+    Attributes:
+        tile: MGRS name: column letters repeat every three zones, row letters every 2,000 km, with an offset in even
+            zones.
+        left_top: Outer upper-left corner in UTM meters, a multiple of 60 m as for ESA's tiles.
+        granule: Path of the granule's folder in the product.
+    """
 
-    @property
-    def zone(self) -> int:
-        return ZONES[self.index // (len(EASTINGS_KM) * len(NORTHINGS_KM))]
-
-    @property
-    def _corner_km(self) -> tuple[int, int]:
-        row, column = divmod(self.index, len(EASTINGS_KM))
-        return EASTINGS_KM[column], NORTHINGS_KM[row % len(NORTHINGS_KM)]
-
-    @property
-    def tile(self) -> str:
-        """MGRS name.
-
-        Column letters repeat every three zones, row letters every 2,000 km, with an offset in even zones.
-        """
-        east, north = (kilometres // 100 for kilometres in self._corner_km)
-        column = ("STUVWXYZ", "ABCDEFGH", "JKLMNPQR")[self.zone % 3][east - 1]
-        row = "ABCDEFGHJKLMNPQRSTUV"[(north + (5 if self.zone % 2 == 0 else 0)) % 20]
-        return f"{self.zone}T{column}{row}"
-
-    @property
-    def left_top(self) -> tuple[float, float]:
-        """Outer upper-left corner in UTM meters, a multiple of 60 m as for ESA's tiles."""
-        east, north = (kilometres * 1000 for kilometres in self._corner_km)
-        return math.floor(east / GRID_M) * float(GRID_M), math.ceil((north + 100_000) / GRID_M) * float(GRID_M)
-
-    @property
-    def epsg(self) -> int:
-        return 32600 + self.zone
-
-    @property
-    def satellite(self) -> str:
-        return ("S2A", "S2B")[self.index % 2]
-
-    @property
-    def sensed(self) -> datetime:
-        return FIRST_PASS + timedelta(days=5 * self.index)
-
-    @property
-    def absolute_orbit(self) -> int:
-        return 35_389 + 71 * self.index
-
-    @property
-    def name(self) -> str:
-        return (
+    def __init__(self, index: int, size: int) -> None:
+        self.index, self.size = index, size
+        self.zone = ZONES[index // (len(EASTINGS_KM) * len(NORTHINGS_KM))]
+        self.epsg = 32600 + self.zone
+        row, column = divmod(index, len(EASTINGS_KM))
+        east, north = EASTINGS_KM[column], NORTHINGS_KM[row % len(NORTHINGS_KM)]
+        letter = ("STUVWXYZ", "ABCDEFGH", "JKLMNPQR")[self.zone % 3][east // 100 - 1]
+        offset = 5 if self.zone % 2 == 0 else 0
+        self.tile = f"{self.zone}T{letter}{'ABCDEFGHJKLMNPQRSTUV'[(north // 100 + offset) % 20]}"
+        left, top = math.floor(east * 1000 / GRID_M), math.ceil((north + 100) * 1000 / GRID_M)
+        self.left_top = left * float(GRID_M), top * float(GRID_M)
+        self.satellite = ("S2A", "S2B")[index % 2]
+        self.sensed = FIRST_PASS + timedelta(days=5 * index)
+        self.absolute_orbit = 35_389 + 71 * index
+        self.name = (
             f"{self.satellite}_MSIL2A_{stamp(self.sensed)}_N{BASELINE.replace('.', '')}_R{RELATIVE_ORBIT:03d}"
             f"_T{self.tile}_{stamp(self.sensed + PROCESSING)}.SAFE"
         )
-
-    @property
-    def granule(self) -> str:
-        """Path of the granule's folder in the product."""
-        return f"GRANULE/L2A_T{self.tile}_A{self.absolute_orbit:06d}_{stamp(self.sensed)}"
+        self.granule = f"GRANULE/L2A_T{self.tile}_A{self.absolute_orbit:06d}_{stamp(self.sensed)}"
 
     def image(self, layer: str, resolution: int) -> str:
         """Return the path of a band or SCL in the product, without suffix."""
@@ -109,12 +77,10 @@ class SafeProduct:
         return f"{self.granule}/IMG_DATA/R{resolution}m/{name}"
 
     def quality(self, file: str) -> str:
-        """Return the path of a file in the quality folder of the product."""
         return f"{self.granule}/QI_DATA/{file}"
 
 
 def stamp(moment: datetime) -> str:
-    """Format a time for a file name."""
     return moment.strftime("%Y%m%dT%H%M%S")
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dithc.data.grids import north_up
 from dithc.data.raster import write_geotiff
-from dithc.data.synthetic.cover import VEGETATION, Cover, Landscape, is_any
+from dithc.data.synthetic.cover import COUNTRYSIDE, VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
 from dithc.data.synthetic.safe import (
@@ -22,7 +22,6 @@ from dithc.data.synthetic.safe import (
     write_metadata,
 )
 from dithc.data.synthetic.spectra import BANDS, reflectance
-from dithc.data.synthetic.themes import COUNTRYSIDE
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
 MOST_GROWN = 2196
@@ -75,10 +74,7 @@ class _Images:
                 self._write(self.product.image(band, resolution), resolution, numbers[None])
 
     def classes(self, scene_classes: npt.NDArray[np.uint8]) -> None:
-        """Write the most frequent class of each pixel.
-
-        Along the corner without data it can be 0 where bands have values, as in real products.
-        """
+        """Write the most frequent class of each pixel: also 0 where bands have values, as at the edge of real products."""
         for resolution in (20, 60):
             factor = resolution // 10
             shares = np.stack([_mean((scene_classes == c).astype(np.float32), factor) for c in range(len(SCL))])
@@ -107,7 +103,6 @@ def repeated_side(size: int) -> int:
 
 
 def _mean(layer: F32, factor: int) -> F32:
-    """Average factor x factor pixels, (H, W) -> (H / factor, W / factor)."""
     height, width = layer.shape
     blocks = layer.reshape(height // factor, factor, width // factor, factor)
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
@@ -134,7 +129,6 @@ def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32,
 
 
 def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
-    """Return the mask (H, W) of a corner, as at the slanted edge of an orbit."""
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
     outside: Mask = (grid.extent_m - x) / wide + y / high < 1
@@ -142,7 +136,6 @@ def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Ma
 
 
 def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
-    """Return the scene classification (H, W) at 10 m."""
     classes = np.where(is_any(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
     classes[land.cover == Cover.WATER] = SCL["WATER"]
     classes[land.shade < 0.35] = SCL["DARK_FEATURE_SHADOW"]

@@ -96,7 +96,6 @@ class _Streets:
         return inside
 
     def _hall(self) -> Mask:
-        """Return the mask of halls, one or two large roofs per block."""
         share = 0.55 + 0.35 * hashed(self.block, 66)
         inside: Mask = (np.abs(self.in_block_u) < share * self.half_block[0]) & (
             np.abs(self.in_block_v) < 0.8 * self.half_block[1]

@@ -3,8 +3,9 @@
 Legend: N tiles, K conditions of the model-ready file.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -15,7 +16,6 @@ from dithc.data.grids import degrees
 from dithc.data.places import Ints
 from dithc.data.scenes import Scenes
 from dithc.data.table import Kind
-from dithc.data.tiles.added import Added
 
 COLUMNS: dict[str, Kind] = {
     "lon": "float",
@@ -71,22 +71,60 @@ MODEL: tuple[Condition, ...] = (
     {"name": "sensor", "column": "sensor", "unit": "", "map": "code"},
 )
 
+PARAMETERS = {"linear": {"centre", "scale"}, "sin": {"period"}, "cos": {"period"}, "log2": {"scale"}}
+"""Parameters of each map of a number."""
+
+
+class Added:
+    """Conditions of one plugin; UserError if it declares them incorrectly or takes the name of an existing column."""
+
+    def __init__(self, settings: datasets.InstalledConditions, *, taken: Collection[str]) -> None:
+        self.settings = settings
+        self.model: list[Any] = settings.called(settings.model)
+        for entry in self.model:
+            self._check(entry, taken)
+        self.columns: dict[str, Kind] = {entry["column"]: "float" for entry in self.model}
+        if not self.columns:
+            raise settings.fault("returns no condition", got="an empty model()", expected="one entry or more")
+        self._compute = settings.called(settings.open)
+
+    def _check(self, entry: Any, taken: Collection[str]) -> None:
+        start = self.settings.kind.replace("-", "_")
+        keys = {"name", "column", "unit", "map"} | PARAMETERS.get(entry.get("map"), set())
+        if set(entry) != keys or entry["map"] not in PARAMETERS:
+            maps = ", ".join(f"{name} ({', '.join(sorted(takes))})" for name, takes in PARAMETERS.items())
+            raise self.settings.fault(
+                "has an invalid entry of model()", got=entry, expected=f"name, column, unit, and a map of {maps}"
+            )
+        if entry["column"] in taken or not entry["column"].startswith(start):
+            raise self.settings.fault(
+                "has a column of another owner or without its prefix",
+                got=entry["column"],
+                expected=f"a unique name that starts with {start}",
+            )
+
+    def of(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
+        """Return the columns of N tiles, None where unknown; UserError for other columns or lengths, or no numbers."""
+        given = self.settings.called(self._compute, known)
+        names, lengths = set(given), {len(values) for values in given.values()}
+        if names != set(self.columns) or lengths != {count}:
+            got = ", ".join(f"{name} ({len(values)})" for name, values in given.items())
+            expected = ", ".join(f"{name} ({count})" for name in self.columns)
+            raise self.settings.fault("returns other columns than it declares", got=got, expected=expected)
+        found = {name: [None if value is None else float(value) for value in values] for name, values in given.items()}
+        odd = [value for values in found.values() for value in values if value is not None and not isfinite(value)]
+        if odd:
+            raise self.settings.fault(
+                "returns an invalid number", got=odd[0], expected="finite numbers, None if unknown"
+            )
+        return found
+
 
 class Conditions:
-    """Conditions of a dataset.
+    """Conditions of the tiles of a dataset: columns of the table, and their maps to the model-ready file (`model`).
 
-    Attributes:
-        columns: Columns of the table; empty if the source has only the pixel size, which all tiles share.
-        model: Columns of the model-ready file.
-
-    Args:
-        source: Scenes.
-        size: Tile side.
-        added: Settings of conditions of plugins.
-        taken: Names of further columns of tiles.
-
-    Raises:
-        UserError: A plugin violates its contract.
+    There are no columns if the source has only the pixel size, which all tiles share. `taken` are names of further columns.
+    Raises UserError if a plugin violates its contract.
     """
 
     def __init__(
@@ -137,7 +175,6 @@ class Conditions:
         return found
 
     def _said_of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        """Return the source's facts about tiles, and their identity."""
         found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._middles(scenes, y, x)

@@ -14,20 +14,20 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.ahead import ahead
 from dithc.data.npy import NpyWriter, ShardWriter
+from dithc.data.pictures import write_png
 from dithc.data.places import SPLITS, Near, Splitter
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.table import Kind, TableWriter
 from dithc.data.tiles.conditions import Conditions
-from dithc.data.tiles.picture import draw_grid
 from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
 from dithc.data.tiles.statistics import Histogram
-from dithc.data.tiles.walk import Walk
-from dithc.data.tiles.windows import Cut, Measured
+from dithc.data.tiles.windows import Cut, Measured, Walk
 from dithc.log import logger, problem, progress
 from dithc.runs import atomic_write, outcome, outputs
 
 GRID_FILE = "grid.png"
+GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
 COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
@@ -56,8 +56,7 @@ log = logger(__name__)
 def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> outcome.Tiles:
     """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png`, and return values for the manifest.
 
-    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every
-    cell.
+    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
 
     Raises:
         UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed
@@ -74,12 +73,13 @@ def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) 
                 for number in range(len(source.index["stacks"])):
                     cutter.stack(number, bar)
             shards = cutter.shards.close()
-            cutter.columns.close()
+            for column in cutter.columns.values():
+                column.close()
         numbers = cutter.numbers()
         _check_train(numbers)
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
         atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
-        draw_grid(Tiles(temporary), temporary / GRID_FILE)
+        _draw_grid(Tiles(temporary), temporary / GRID_FILE)
     _tell(dataset, source, cutter, numbers)
     return numbers
 
@@ -98,7 +98,13 @@ class _Cutter:
         seed: int,
     ) -> None:
         self.source, self.table, self.conditions = source, table, conditions
-        self.columns = _Columns(folder, conditions)
+        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
+        if conditions.model:
+            kinds["conditions"] = (len(conditions.model),), "float32"
+        self.columns = {
+            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
         self.near, joined = find_near(dataset, source, seed=seed)
         self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
         self.walk = Walk(dataset.tiles, source, self.splitter)
@@ -112,7 +118,6 @@ class _Cutter:
         self._seen: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
-        """Cut all scenes of a stack."""
         first, last = self.source.firsts[number : number + 2]
         seen, any_tile = 0, False
         for cut, measured in ahead(self.walk.stack(number)):
@@ -131,7 +136,6 @@ class _Cutter:
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
     def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
-        """Write the accepted tiles, and a row for every tile."""
         scenes = [first + row for row in cut.scene]
         conditions = self.conditions.of(scenes, cut.y, cut.x)
         rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
@@ -141,13 +145,21 @@ class _Cutter:
         written = self.shards.append(cut.pixels[accepted])
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
             rows[i] |= {"shard": shard, "row": shard_row}
-        self.columns.append([rows[i] for i in accepted])
+        self._append([rows[i] for i in accepted])
         for split, histogram in self.histograms.items():
             if chosen := [i for i in accepted if rows[i]["split"] == split]:
                 histogram.add(cut.pixels[chosen], measured.valid[chosen])
                 self.counted[split] += measured.valid[chosen].size
         for row in rows:
             self.table.add(**row)
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        """Write the column files of accepted tiles."""
+        columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
+        self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
+        self.columns["label"].append(np.array(columns["label"], np.int32))
+        if "conditions" in self.columns:
+            self.columns["conditions"].append(self.conditions.ready(columns))
 
     def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
@@ -182,7 +194,6 @@ class _Cutter:
         return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
 
     def numbers(self) -> outcome.Tiles:
-        """Return the values for the manifest."""
         numbers: outcome.Tiles = {
             "accepted": self.splits.total(),
             "rejected": dict(self.reasons),
@@ -198,35 +209,6 @@ class _Cutter:
             numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
             numbers["largest_group"] = self.near.largest
         return numbers
-
-
-class _Columns:
-    """Column files of the accepted tiles: `label`, `split`, and the model input `conditions`."""
-
-    def __init__(self, folder: Path, conditions: Conditions) -> None:
-        self._conditions = conditions
-        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
-        if conditions.model:
-            kinds["conditions"] = (len(conditions.model),), "float32"
-        self._files = {
-            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
-            for name, (shape, dtype) in kinds.items()
-        }
-
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        self._files["split"].append(np.array([SPLITS.index(row["split"]) for row in rows], np.uint8))
-        self._files["label"].append(np.array([row["label"] for row in rows], np.int32))
-        if "conditions" in self._files:
-            columns = {name: [row[name] for row in rows] for name in self._conditions.columns}
-            self._files["conditions"].append(self._conditions.ready(columns))
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-    @property
-    def names(self) -> dict[str, str]:
-        return {name: COLUMN_FILES[name] for name in self._files}
 
 
 def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
@@ -247,13 +229,8 @@ def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[
 def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
     """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
     source, before = walk.source, len(seen)
-    stretch = Stretch(
-        {
-            **source.index,
-            "statistics": [{"low": 0.0, "high": 1.0}] * len(source.index["bands"]),
-            "display": dataset.rendering.model_dump(),
-        }
-    )
+    unscaled = [{"low": 0.0, "high": 1.0}] * len(source.index["bands"])
+    stretch = Stretch({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
             for cut, measured in ahead(walk.stack(number)):
@@ -302,7 +279,6 @@ def _check_train(numbers: outcome.Tiles) -> None:
 
 
 def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: outcome.Tiles) -> None:
-    """Log results that a user should check or may want to change."""
     if cutter.walk.outside:
         log.info(
             f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
@@ -352,9 +328,23 @@ def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: o
             split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]
             for split, found in ranges.items()
         },
-        "columns": cutter.columns.names,
+        "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
         "conditions": cutter.conditions.model,
         "scaling": scaling.model_dump(mode="json"),
         "display": dataset.rendering.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),
     }
+
+
+def _draw_grid(tiles: Tiles, path: Path) -> None:
+    """Draw up to 64 evenly selected train tiles as displayed, eight per row."""
+    train = tiles.rows("train")
+    chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
+    pictures = tiles.rgb(chosen)  # (N, 3, S, S)
+    step = tiles.info["size"] + GRID_GAP
+    lines = -(-len(chosen) // GRID_COLUMNS)
+    grid = np.full((lines * step - GRID_GAP, GRID_COLUMNS * step - GRID_GAP, 3), 255, np.uint8)
+    for i, picture in enumerate(pictures):
+        top, left = i // GRID_COLUMNS * step, i % GRID_COLUMNS * step
+        grid[top : top + step - GRID_GAP, left : left + step - GRID_GAP] = picture.transpose(1, 2, 0)
+    write_png(path, grid)

@@ -108,12 +108,7 @@ class Tiles:
 
     def accepted(self, *names: str) -> dict[str, list[Any]]:
         """Return columns of `tiles.parquet` for accepted tiles; UserError if it is unreadable or inconsistent."""
-        try:
-            table = read_columns(Manifest.whole(self.folder / TABLE_FILE), "status", *names)
-        except OSError as error:
-            raise problem(
-                f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", fix=FIX
-            ) from error
+        table = self.table("status", *names)
         chosen = [status == "accepted" for status in table["status"]]
         if sum(chosen) != self.count:
             raise problem(
@@ -124,7 +119,7 @@ class Tiles:
             )
         return {name: list(compress(table[name], chosen)) for name in names}
 
-    def table(self, *names: str, most: int) -> dict[str, list[Any]]:
+    def table(self, *names: str, most: int | None = None) -> dict[str, list[Any]]:
         """Return columns of `tiles.parquet`, sampled evenly above `most` rows; UserError if it is unreadable."""
         try:
             return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
@@ -139,25 +134,23 @@ class Tiles:
         found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
         return found and EarthGrid(side_m=float(found[1])).bounds(int(found[2]), int(found[3]))
 
-    @cached_property
-    def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Split (index in `SPLITS`) and label of accepted tiles, memory-mapped."""
-        return {name: self.column(name) for name in ("split", "label")}
-
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""
         return np.asarray(open_npy(Manifest.whole(self.folder / self.info["columns"][name]), count=self.count))
 
-    @property
+    @cached_property
     def labels(self) -> npt.NDArray[np.int32]:
-        """Class of every accepted tile (N,)."""
-        return self._columns["label"]
+        return self.column("label")
+
+    @cached_property
+    def _splits(self) -> npt.NDArray[np.uint8]:
+        return self.column("split")
 
     def rows(self, split: Literal["train", "val", "test", "all"]) -> Rows:
         """Return the numbers of the accepted tiles of a split, ascending."""
         if split == "all":
             return np.arange(self.count, dtype=np.int64)
-        return np.flatnonzero(self._columns["split"] == SPLITS.index(split)).astype(np.int64)
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
 
     def drawn(self, split: Literal["train", "val", "test", "all"], count: int, *, seed: int) -> Rows:
         """Draw `count` tiles of a split without replacement by the seed, in ascending order."""
@@ -191,14 +184,6 @@ class Tiles:
     def scaled(self, rows: Rows) -> npt.NDArray[np.float32]:
         """Return tiles as codec input, float32 (n, C, H, W) in [-1, 1]."""
         return self.stretch.scaled(self.stored(rows))
-
-    def unscale(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Convert values in [-1, 1] to the dataset's units."""
-        return self.stretch.unscale(x)
-
-    def display(self, physical: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Convert values in the dataset's units to RGB uint8 (n, 3, H, W)."""
-        return self.stretch.display(physical)
 
     def rgb(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return tiles as displayed and as used for features: uint8 (n, 3, H, W)."""

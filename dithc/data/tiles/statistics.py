@@ -7,15 +7,11 @@ import numpy.typing as npt
 
 BINS = 1 << 16
 PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
+RANGES = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
 
 
 class Histogram:
-    """Counts of every value of each band, over valid pixels only.
-
-    Args:
-        bands: Number of bands.
-        dtype: Stored type: int16, uint16 or uint8, so that 65,536 bins cover every value.
-    """
+    """Counts of every value of each band, over valid pixels only. Stored types have at most 16 bits."""
 
     def __init__(self, bands: int, dtype: npt.DTypeLike) -> None:
         limits = np.iinfo(np.dtype(dtype))
@@ -35,7 +31,17 @@ class Histogram:
 
         The scaling ends are the percentiles `low` and `high`. If they are equal, `high` is one stored unit more.
         """
-        return [self._band(counts, scale=scale, offset=offset, low=low, high=high) for counts in self.counts]
+        values = np.arange(BINS, dtype=np.float64) + self.lowest
+        found = []
+        for counts in self.counts:
+            total = counts.sum()
+            mean = float((counts * values).sum() / total)
+            std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
+            ends = [self._percentile(counts, at) for at in (low, high)]
+            physical = {name: self._percentile(counts, at) * scale + offset for name, at in PERCENTILES.items()}
+            physical |= {"low": ends[0] * scale + offset, "high": max(ends[1], ends[0] + 1.0) * scale + offset}
+            found.append({"mean": mean * scale + offset, "std": std * scale, **physical})
+        return found
 
     def ranges(
         self, described: list[dict[str, float]], *, pixels: int, scale: float, offset: float
@@ -45,44 +51,19 @@ class Histogram:
         `invalid` is the share of no data in all `pixels`. `below` and `above` are shares of valid pixels outside the
         scaling in `described`, which the codec clips. A band without valid pixels has `invalid` only.
         """
-        return [
-            self._range(counts, band, pixels=pixels, scale=scale, offset=offset)
-            for counts, band in zip(self.counts, described, strict=True)
-        ]
-
-    def _range(
-        self, counts: npt.NDArray[np.int64], band: dict[str, float], *, pixels: int, scale: float, offset: float
-    ) -> dict[str, float]:
-        total = int(counts.sum())
-        if not total:
-            return {"invalid": 1.0}
-        at = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
         physical = (np.arange(BINS) + self.lowest) * scale + offset
         slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two stored numbers
-        return {
-            **{name: self._percentile(counts, percent) * scale + offset for name, percent in at.items()},
-            "invalid": 1.0 - total / pixels,
-            "below": float(counts[physical < band["low"] - slack].sum() / total),
-            "above": float(counts[physical > band["high"] + slack].sum() / total),
-        }
-
-    def _band(
-        self, counts: npt.NDArray[np.int64], *, scale: float, offset: float, low: float, high: float
-    ) -> dict[str, float]:
-        values = np.arange(BINS, dtype=np.float64) + self.lowest
-        total = counts.sum()
-        mean = float((counts * values).sum() / total)
-        std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
-        ends = [self._percentile(counts, at) for at in (low, high)]
-        ends[1] = max(ends[1], ends[0] + 1.0)
-        physical = {name: self._percentile(counts, at) * scale + offset for name, at in PERCENTILES.items()}
-        return {
-            "mean": mean * scale + offset,
-            "std": std * scale,
-            **physical,
-            "low": ends[0] * scale + offset,
-            "high": ends[1] * scale + offset,
-        }
+        found = []
+        for counts, band in zip(self.counts, described, strict=True):
+            total = int(counts.sum())
+            values = {"invalid": 1.0 - total / pixels}
+            if total:
+                at = {name: self._percentile(counts, percent) * scale + offset for name, percent in RANGES.items()}
+                below = float(counts[physical < band["low"] - slack].sum() / total)
+                values = {**at, **values, "below": below}
+                values["above"] = float(counts[physical > band["high"] + slack].sum() / total)
+            found.append(values)
+        return found
 
     def _percentile(self, counts: npt.NDArray[np.int64], percent: float) -> float:
         """Return the percentile that numpy.percentile (linear) gets from all values."""

@@ -1,4 +1,4 @@
-"""Tiles as arrays: windows of stacked scenes, and their measurements.
+"""Iteration over the tiles of all scenes, by parts of stacks: placed, cut, measured and filtered.
 
 Legend: N tiles, C bands, S side of a tile; H, W scene.
 """
@@ -6,11 +6,15 @@ Legend: N tiles, C bands, S side of a tile; H, W scene.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 
 import numpy as np
 
-from dithc.data.places import Ints, Placed, Splits
-from dithc.data.scene import Array, Mask
+from dithc.config import datasets
+from dithc.data.npy import release
+from dithc.data.places import Ints, Placed, Splits, Splitter, place_tiles
+from dithc.data.scene import Array, Mask, Reason
+from dithc.data.scenes import Scenes
 
 SCENES_AT_ONCE = 64
 
@@ -101,3 +105,50 @@ def measure(cut: Cut) -> Measured:
         mean=mean,
         std=np.sqrt(squares / count),
     )
+
+
+class Walk:
+    """Iterator over the tiles of scenes by the sections `tiles` and `split`."""
+
+    def __init__(self, settings: datasets.Tiles, source: Scenes, splitter: Splitter) -> None:
+        self.settings, self.source, self.splitter = settings, source, splitter
+        self.stride = settings.stride or settings.size
+        self.pixels = self.outside = 0  # of all scenes so far; those that no tile of the lattice covers
+        self.moved = 0  # tiles that were moved into one split
+
+    def stack(self, number: int) -> Iterator[tuple[Cut, Measured]]:
+        pixels, mask = self.source.stack(number)
+        size = self.settings.size
+        covered = prod(covered_length(side, size=size, stride=self.stride) for side in mask.shape[1:])
+        self.pixels += mask.size
+        self.outside += mask.size - len(mask) * covered
+        if covered:
+            first = self.source.firsts[number]
+            places = (self._placed(first + row, mask.shape[1:]) for row in range(len(pixels)))
+            for cut in cuts(pixels, mask, places, size=size, stride=self.stride):
+                measured = measure(cut)
+                release(pixels)
+                yield cut, measured
+
+    def _placed(self, position: int, shape: tuple[int, int]) -> Placed:
+        columns = self.source.columns
+        transform = columns["transform"][position]
+        placed = place_tiles(
+            self.splitter,
+            shape,
+            size=self.settings.size,
+            stride=self.stride,
+            place=columns["scene_id"][position] if transform is None else columns["crs"][position],
+            transform=transform and tuple(transform),
+        )
+        self.moved += placed.moved
+        return placed
+
+    def reason(self, measured: Measured, i: int) -> Reason | None:
+        """Return the reason why a tile is rejected in any split, or None."""
+        settings = self.settings
+        if measured.valid_frac[i] < settings.min_valid or not measured.valid_frac[i]:
+            return Reason.TOO_LITTLE_VALID
+        if measured.cloud_frac[i] > settings.max_cloud:
+            return Reason.TOO_CLOUDY
+        return Reason.CONSTANT if measured.std[i].max() <= settings.min_std else None

@@ -110,5 +110,5 @@ def _picture(
     scene, y, x = source.columns["scene_id"].index(row["scene_id"]), row["y"] or 0, row["x"] or 0
     pixels = source.pixels_of(scene)[:, y : y + size, x : x + size]
     mask = np.asarray(source.mask_of(scene)[y : y + size, x : x + size])
-    shown = tiles.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
+    shown = tiles.stretch.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
     return shown, mask

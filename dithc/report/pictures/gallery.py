@@ -113,7 +113,7 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
         places = [real.bands.index(band) for band in bands]
         for title, scaled in ((f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)):
             assert scaled is not None
-            values = real.tiles.unscale(scaled)[:, places]
+            values = real.tiles.stretch.unscale(scaled)[:, places]
             rgb, _ = real.tiles.stretch.levels(values, bands=places)
             content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
             text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {content}."

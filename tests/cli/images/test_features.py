@@ -44,7 +44,9 @@ class Place(Small):
         for shard in range(shards.count):
             part = images[list(shards.indices(shard))]
             labels = tiles.labels[rows[list(shards.indices(shard))]].tolist()
-            shards.write(shard, images=part, rgb=tiles.display(tiles.unscale(part)), labels=labels, seconds=1.0)
+            shards.write(
+                shard, images=part, rgb=tiles.stretch.display(tiles.stretch.unscale(part)), labels=labels, seconds=1.0
+            )
         Manifest(
             stage="sample",
             name="score",
@@ -73,7 +75,7 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
     assert "NDVI: no band" in said
     tiles = Tiles(place.root / "tiles")
     real = tiles.stretch.physical(tiles.stored(tiles.rows("all")))
-    made = tiles.unscale(
+    made = tiles.stretch.unscale(
         np.concatenate([np.load(path) for path in sorted((place.root / "samples").glob("shard-*.npy"))])
     )
     for side, values in (("real", real), ("generated", made)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.data.archives.tarball import unpack
+from dithc.data.archives import unpack
 from dithc.log import UserError
 
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -58,6 +58,7 @@ def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path],
         entry("a.tiff", b"", type=tarfile.LNKTYPE, linkname="b.tiff"),
         entry("a.tiff", b"", type=tarfile.FIFOTYPE),
         entry("a.tiff", b"", type=tarfile.CHRTYPE),
+        entry("a.tiff", b"", type=tarfile.GNUTYPE_SPARSE),
     ],
     ids=lambda one: f"{one[0].name}-{one[0].type!r}",
 )

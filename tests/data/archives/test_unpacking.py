@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dithc.config import datasets
-from dithc.data.archives import unpacking
-from dithc.data.archives.unpacking import remove_abandoned, scratch
+from dithc.data import archives
+from dithc.data.archives import remove_abandoned, scratch
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
 from dithc.runs import outputs
@@ -106,7 +106,7 @@ def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
 
 
 def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) -> None:
-    mine = unpacking._prefix()
+    mine = archives._prefix()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
@@ -136,7 +136,7 @@ def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_
     def flock(descriptor: int, how: int) -> None:
         raise error
 
-    monkeypatch.setattr(unpacking.fcntl, "flock", flock)
+    monkeypatch.setattr(archives.fcntl, "flock", flock)
     with scratch(Path("x.zip")) as folder:
         remove_abandoned()
         assert folder.is_dir()
@@ -147,7 +147,7 @@ def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_
 def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replaced(
     room: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    whole, stolen = unpacking._locked, list[Path]()
+    whole, stolen = archives._locked, list[Path]()
 
     def locked(folder: Path) -> int:
         if not stolen:
@@ -158,7 +158,7 @@ def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replac
                 raise BlockingIOError
         return whole(folder)
 
-    monkeypatch.setattr(unpacking, "_locked", locked)
+    monkeypatch.setattr(archives, "_locked", locked)
     with scratch(Path("x.zip")) as folder:
         assert folder != stolen[0]
         assert folder.is_dir()

@@ -8,8 +8,7 @@ from scipy.spatial import cKDTree
 from dithc.config import datasets
 from dithc.data.grids import degrees, reproject_points
 from dithc.data.places.earth import RADIUS_M, EarthGrid
-from dithc.data.places.placing import Placed, lattice, place_tiles
-from dithc.data.places.split import Splitter
+from dithc.data.places.split import Placed, Splitter, lattice, place_tiles
 from dithc.log import UserError
 
 SETTINGS = datasets.Split(train=0.5, val=0.3, cell_m=1500.0)

@@ -1,19 +1,11 @@
 """Similar tiles: candidates against all pairs, robustness to compression, and separation of different tiles."""
 
 import io
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from dithc.cli import main
-from dithc.data.pictures import center_crop, read_rgb, write_png
 from dithc.data.places.near import RADIUS, Near, candidates, looks
-from dithc.data.table import read_rows
-from dithc.runs import Manifest
 
 
 def picture(seed: int, size: int = 64) -> np.ndarray:
@@ -66,14 +58,6 @@ def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
     assert abs(small - np.clip(steps, -127, 127)).max() <= 0.51
 
 
-@pytest.mark.parametrize("size", [5, 16, 50])
-def test_tiles_of_any_size_have_looks(size: int) -> None:
-    pixels = stacked([picture(seed, size) for seed in range(2)])
-    hashes, small, textured = looks(pixels)
-    assert (hashes.shape, small.shape, textured.tolist()) == ((2,), (2, 256), [True, True])
-    assert looks(pixels[:0])[0].shape == (0,)
-
-
 def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_is_not() -> None:
     near, originals = Near(), [picture(seed) for seed in range(30)]
     near.add(stacked(originals), [f"a/{seed}" for seed in range(30)])
@@ -100,42 +84,3 @@ def test_water_is_in_no_group_and_a_chain_of_likenesses_is_one() -> None:
     near.add(stacked([as_jpeg(picture(3), 80)]), ["z"])
     assert set(near.joined()) == {f"m/{number:02d}" for number in range(30)} | {"z"}
     assert near.largest == 31
-
-
-def test_near_duplicates_of_real_photographs_are_in_one_split(
-    tmp_path: Path, real_data: Callable[[str], Path], config: Callable[..., Path]
-) -> None:
-    found = sorted(real_data("imagenet_sample").rglob("*.JPEG"))[:40]
-    (tmp_path / "files").mkdir()
-    for number, path in enumerate(found):
-        crop = center_crop(read_rgb(path), 64)
-        write_png(tmp_path / "files" / f"{number:02d}-a.png", crop)
-        write_png(tmp_path / "files" / f"{number:02d}-b.png", as_jpeg(crop, 75))
-    apart = {}
-    for duplicates in ("exact", "near"):
-        source: dict[str, Any] = {"kind": "image-folder", "path": str(tmp_path / "files"), "size": 64, "classes": "one"}
-        split = {"train": 0.5, "val": 0.25, "duplicates": duplicates}
-        path, out = config(source=source, tiles={"size": 64}, split=split), tmp_path / duplicates
-        words = ["--config", str(path), "--dataset", "set"]
-        assert main(["stage", *words, "--out", str(out / "s" / "manifest.json")]) == 0
-        assert (
-            main(
-                [
-                    "tiles",
-                    *words,
-                    "--scenes",
-                    str(out / "s" / "manifest.json"),
-                    "--out",
-                    str(out / "t" / "manifest.json"),
-                ]
-            )
-            == 0
-        )
-        splits = {row["scene_id"]: row["split"] for row in read_rows(out / "t" / "tiles.parquet")}
-        apart[duplicates] = sum(splits[f"{i:02d}-a.png"] != splits[f"{i:02d}-b.png"] for i in range(len(found)))
-        assert set(splits.values()) == {"train", "val", "test"}
-    assert apart["exact"] > 10
-    assert apart["near"] <= 1
-    numbers = Manifest.read(tmp_path / "near" / "t" / "manifest.json").numbers
-    assert numbers["compared"] == 80
-    assert 38 <= numbers["groups"] <= 40

@@ -103,9 +103,9 @@ def compare(draws: random.Random, folder: Path) -> None:
         assert not expected.any(), (drawn, scene.refused)
         assert scene.refused.reason == "all_nodata"
     else:
-        np.testing.assert_array_equal(scene.mask.values != 0, expected, err_msg=drawn)
+        np.testing.assert_array_equal(scene.mask != 0, expected, err_msg=drawn)
         assert scene.pixels.shape == pixels.shape
-        np.testing.assert_array_equal(scene.pixels.values[:, expected], pixels[:, expected] * 10_000.0)
+        np.testing.assert_array_equal(scene.pixels[:, expected], pixels[:, expected] * 10_000.0)
 
 
 def attack(seed: int, count: int, folder: Path) -> None:
@@ -118,12 +118,6 @@ def attack(seed: int, count: int, folder: Path) -> None:
 
 def test_validity_is_that_of_gdal(tmp_path: Path) -> None:
     attack(1, 30, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(10, 13))
-def test_validity_of_many_more_rasters_is_that_of_gdal(tmp_path: Path, seed: int) -> None:
-    attack(seed, 300, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -256,20 +250,17 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     pixels[3] = np.where(VALID, 255, 0)
     write_rgb(tmp_path / "x.tif", pixels)  # GDAL tags the fourth of four byte bands as alpha
     scene = bands_of(tmp_path, "R", "G", "B")
-    assert isinstance(scene, Scene)
     assert scene.pixels.shape == (3, 64, 64)
-    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
+    np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
         refused = bands_of(tmp_path, "R", "G", "B", fourth)
-        assert isinstance(refused, Rejection)
         assert refused.refused.reason == "band_count"
         assert "alpha" in refused.refused.got
     write_rgb(tmp_path / "x.tif", LAND)
     with caplog.at_level("INFO"):
         scene = bands_of(tmp_path, "R", "G", "B", "NIR")
-    assert isinstance(scene, Scene)
-    np.testing.assert_array_equal(scene.pixels.values, LAND)
-    assert scene.mask.values.all()
+    np.testing.assert_array_equal(scene.pixels, LAND)
+    assert scene.mask.all()
     assert "band 4 of x.tif as NIR" in caplog.text
 
 
@@ -293,5 +284,5 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     )
     (scene,) = read_scenes(source, tmp_path)
     assert isinstance(scene, Scene), scene.refused
-    np.testing.assert_array_equal(scene.mask.values != 0, VALID)
-    np.testing.assert_array_equal(scene.pixels.values[:, VALID], pixels[:, VALID])
+    np.testing.assert_array_equal(scene.mask != 0, VALID)
+    np.testing.assert_array_equal(scene.pixels[:, VALID], pixels[:, VALID])

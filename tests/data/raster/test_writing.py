@@ -26,17 +26,6 @@ def test_a_raster_reads_back_exactly(tmp_path: Path, driver: str, dtype: str, ba
         assert source.nodata is None
 
 
-def test_a_geotiff_carries_its_nodata(tmp_path: Path) -> None:
-    write_geotiff(tmp_path / "a.tif", np.zeros((1, 4, 4), np.uint16), nodata=0, **PLACE)
-    with rasterio.open(tmp_path / "a.tif") as source:
-        assert source.nodata == 0
-
-
-def test_an_array_without_band_axis_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\(C, H, W\)"):
-        write_geotiff(tmp_path / "a.tif", np.zeros((4, 4), np.uint16), **PLACE)
-
-
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         write_geotiff(tmp_path / "nowhere" / "a.tif", np.zeros((1, 4, 4), np.uint16), **PLACE)

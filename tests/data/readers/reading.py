@@ -1,28 +1,34 @@
-"""Helpers of reader tests that return the scene or the rejection of a single file."""
+"""Readers of all scenes of a folder, of the only scene, and of the only rejection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel
+
+from dithc.data.readers import read_scenes
 from dithc.data.scene import Refused, Rejection, Scene
 
 
-def one_of(
-    read_all: Callable[..., Sequence[Scene | Rejection]],
-) -> tuple[Callable[..., Scene], Callable[..., Refused]]:
-    """Return readers of the only scene and of the only rejection, from a reader of all scenes with settings."""
+def reader(
+    model: type[BaseModel], **declared: Any
+) -> tuple[Callable[..., list[Scene | Rejection]], Callable[..., Scene], Callable[..., Refused]]:
+    """Return readers of a kind of source, which accept a folder and settings besides those declared."""
 
-    def read_one(*where: object, **settings: object) -> Scene:
-        (scene,) = read_all(*where, **settings)
+    def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
+        source: Any = model.model_validate({"path": str(folder), **declared, **settings})
+        return list(read_scenes(source, folder))
+
+    def read_one(folder: Path, **settings: Any) -> Scene:
+        (scene,) = read_all(folder, **settings)
         assert isinstance(scene, Scene), scene.refused
         return scene
 
-    def refusal(*where: object, **settings: object) -> Refused:
-        (rejection,) = read_all(*where, **settings)
+    def refusal(folder: Path, **settings: Any) -> Refused:
+        (rejection,) = read_all(folder, **settings)
         assert isinstance(rejection, Rejection)
         refused = rejection.refused
-        assert refused.what
-        assert refused.got
-        assert refused.expected
-        assert refused.fix
+        assert all((refused.what, refused.got, refused.expected, refused.fix))
         return refused
 
-    return read_one, refusal
+    return read_all, read_one, refusal

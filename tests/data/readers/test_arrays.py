@@ -9,10 +9,8 @@ import pytest
 
 from dithc.config import datasets
 from dithc.data.raster import write_geotiff
-from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
-from dithc.log import UserError
-from tests.data.readers.reading import one_of
+from tests.data.readers.reading import reader
 
 L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 L2A = [band for band in L1C if band != "B10"]
@@ -20,19 +18,9 @@ BANDS = ["B02", "B03", "B04", "B08"]
 PLACE: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
 
 
-def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
-    declared = {
-        "kind": "sentinel2-array",
-        "path": str(folder),
-        "bands": BANDS,
-        "units": "dn",
-        "offset": 0.0,
-        **settings,
-    }
-    return list(read_scenes(datasets.Sentinel2Array(**declared), folder))
-
-
-read_one, refusal = one_of(read_all)
+read_all, read_one, refusal = reader(
+    datasets.Sentinel2Array, kind="sentinel2-array", bands=BANDS, units="dn", offset=0.0
+)
 
 
 @pytest.fixture
@@ -46,31 +34,25 @@ def land() -> np.ndarray:
 def test_array_and_geotiff_give_the_same_scene(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land)
     array = read_one(tmp_path)
-    np.testing.assert_array_equal(array.pixels.values, land)
+    np.testing.assert_array_equal(array.pixels, land)
     assert array.pixels.dtype == np.int16
     assert array.place.crs is None
     (tmp_path / "scene.npy").unlink()
     write_geotiff(tmp_path / "scene.tif", land, **PLACE)
     raster = read_one(tmp_path)
-    np.testing.assert_array_equal(raster.pixels.values, land)
+    np.testing.assert_array_equal(raster.pixels, land)
     assert raster.place.crs == "EPSG:32632"
     assert raster.place.gsd_m == 10.0
 
 
 def test_declared_offset_and_quantification_give_reflectance(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land + 1000)
-    np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels.values, land.astype(int))
+    np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels, land.astype(int))
     np.save(tmp_path / "scene.npy", land // 2)
     scene = read_one(tmp_path, quantification=5000)
-    np.testing.assert_array_equal(scene.pixels.values, land // 2 * 2)
+    np.testing.assert_array_equal(scene.pixels, land // 2 * 2)
     np.save(tmp_path / "scene.npy", land.astype(np.float32) / 10000)
-    np.testing.assert_array_equal(read_one(tmp_path, units="reflectance", offset=None).pixels.values, land)
-
-
-def test_offset_may_make_pixels_negative(tmp_path: Path, land: np.ndarray) -> None:
-    land[2, :2] = 900 - 1000 + 1050
-    np.save(tmp_path / "scene.npy", land + 1000 - 1050 * (land == 950))
-    assert read_one(tmp_path, offset=-1000).pixels.values.min() < 0
+    np.testing.assert_array_equal(read_one(tmp_path, units="reflectance", offset=None).pixels, land)
 
 
 @pytest.mark.parametrize(("layout", "other"), [("chw", "hwc"), ("hwc", "chw")])
@@ -78,7 +60,7 @@ def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
     tmp_path: Path, land: np.ndarray, layout: str, other: str
 ) -> None:
     np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
-    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels.values, land)
+    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels, land)
     refused = refusal(tmp_path, layout=other)
     assert refused.reason == Reason.WRONG_LAYOUT
     assert f"layout: {layout}" in refused.fix
@@ -104,7 +86,7 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.nda
     assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.WRONG_DTYPE
     np.save(path, land.astype(np.float32))
     assert refusal(tmp_path, units="reflectance", offset=None).reason == Reason.UNITS_CONTRADICTION
-    np.testing.assert_array_equal(read_one(tmp_path).pixels.values, land)
+    np.testing.assert_array_equal(read_one(tmp_path).pixels, land)
     np.save(path, land.astype(np.complex64))
     assert refusal(tmp_path).reason == Reason.WRONG_DTYPE
 
@@ -114,21 +96,24 @@ def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_p
     values[1, 3, 4], values[2, 5, 6], values[0, 0, 0], values[:, 7, 7] = np.nan, 65535, 9999, 0
     np.save(tmp_path / "scene.npy", values)
     scene = read_one(tmp_path, nodata=9999)
-    invalid = np.argwhere(scene.mask.values == 0).tolist()
+    invalid = np.argwhere(scene.mask == 0).tolist()
     assert invalid == [[0, 0], [3, 4], [5, 6], [7, 7]]
-    assert scene.pixels.values[1, 3, 4] == 0
-    assert scene.pixels.values[0, 3, 4] == land[0, 3, 4]
+    assert scene.pixels[1, 3, 4] == 0
+    assert scene.pixels[0, 3, 4] == land[0, 3, 4]
 
 
 @pytest.mark.parametrize(("dtype", "units"), [("u2", "dn"), ("f4", "reflectance"), ("f8", "reflectance")])
-def test_byte_order_of_a_file_is_no_type(tmp_path: Path, land: np.ndarray, dtype: str, units: str) -> None:
+def test_order_of_bytes_and_axes_in_memory_changes_no_scene(
+    tmp_path: Path, land: np.ndarray, dtype: str, units: str
+) -> None:
     values = land if units == "dn" else land * 1e-4
     for order in "<>":
         np.save(tmp_path / f"scene{order}.npy", values.astype(order + dtype))
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(values.astype(dtype)))
     scenes = read_all(tmp_path, units=units, offset=0.0 if units == "dn" else None)
     assert len({scene.facts["dtype"] for scene in scenes}) == 1
     for scene in scenes:
-        np.testing.assert_array_equal(scene.pixels.values, land)
+        np.testing.assert_array_equal(scene.pixels, land)
 
 
 @pytest.mark.filterwarnings("error")
@@ -138,9 +123,9 @@ def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: 
     values[:, 0, 0] = -9999  # 8 from its neighbors in this type
     np.save(tmp_path / "scene.npy", values)
     scene = read_one(tmp_path, units=units, offset=0.0 if units == "dn" else None, nodata=-9999)
-    assert np.argwhere(scene.mask.values == 0).tolist() == [[0, 0]]
+    assert np.argwhere(scene.mask == 0).tolist() == [[0, 0]]
     stored = np.rint(values.astype(float) * (1 if units == "dn" else 1e4))
-    np.testing.assert_array_equal(scene.pixels.values[:, 1:], stored[:, 1:])
+    np.testing.assert_array_equal(scene.pixels[:, 1:], stored[:, 1:])
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
@@ -193,17 +178,6 @@ def test_values_far_below_zero_without_an_offset_are_no_matter_of_an_offset(tmp_
     assert "nodata" in refusal(tmp_path, offset=0.0).fix
 
 
-def test_value_beyond_the_stored_type_is_refused(tmp_path: Path, land: np.ndarray) -> None:
-    land[0, 0, 0] = 40000
-    np.save(tmp_path / "scene.npy", land)
-    assert refusal(tmp_path).reason == Reason.OVERFLOW
-
-
-def test_geographic_or_missing_reference_system_is_refused(tmp_path: Path, land: np.ndarray) -> None:
-    write_geotiff(tmp_path / "scene.tif", land, transform=(1e-4, 0, 10.0, 0, -1e-4, 50.0), epsg=4326)
-    assert refusal(tmp_path).reason == Reason.CRS_WRONG
-
-
 def test_files_cut_short_or_of_objects_are_read_errors(tmp_path: Path, land: np.ndarray) -> None:
     path = tmp_path / "scene.npy"
     np.save(path, land)
@@ -216,18 +190,6 @@ def test_files_cut_short_or_of_objects_are_read_errors(tmp_path: Path, land: np.
     path.unlink()
     (tmp_path / "scene.tif").write_text("no raster")
     assert refusal(tmp_path).reason == Reason.READ_ERROR
-
-
-def test_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="an empty folder"):
-        read_all(tmp_path)
-
-
-def test_files_come_in_sorted_order_with_their_relative_path_as_id(tmp_path: Path, land: np.ndarray) -> None:
-    for name in ("b/2.npy", "a/1.npy", "a/.hidden.npy", "c.npy"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        np.save(tmp_path / name, land)
-    assert [scene.scene_id for scene in read_all(tmp_path)] == ["a/1.npy", "b/2.npy", "c.npy"]
 
 
 @pytest.mark.slow
@@ -250,17 +212,8 @@ def test_real_pair_with_an_undeclared_offset_is_flagged_either_way(real_data: Ca
     for offset, refused in ((0, with_offset), (-1000, without)):
         found = {scene.scene_id: scene for scene in read_all(folder / "S2L1C", bands=L1C, offset=offset)}
         rejection = found.pop(refused)
-        assert isinstance(rejection, Rejection)
         assert rejection.refused.reason == Reason.OFFSET_CONTRADICTION
         assert "B10" in rejection.refused.got
         assert all(isinstance(scene, Scene) for scene in found.values())
     assert all(isinstance(scene, Scene) for scene in read_all(folder / "S2L2A", bands=L2A))
     assert all(isinstance(scene, Rejection) for scene in read_all(folder / "S2L2A", bands=L2A, offset=-1000))
-
-
-def test_real_chips_with_a_nan_border_are_masked_and_extra_bands_refused(real_data: Callable[[str], Path]) -> None:
-    folder = real_data("s2_l1c_13band_chips")
-    assert all(isinstance(scene, Rejection) for scene in read_all(folder, bands=L1C))
-    for scene in read_all(folder, bands=[*L1C, "QA60", "CLOUD"]):
-        assert isinstance(scene, Scene)
-        assert (scene.mask.values == 0).sum() == 450

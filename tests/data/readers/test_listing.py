@@ -21,7 +21,7 @@ from dithc.config import datasets
 from dithc.data import write_png
 from dithc.data.pictures import SUFFIXES
 from dithc.data.readers import Scenes, read_scenes
-from dithc.data.readers.listing import COMPANION, MASK, Listing, Paths, walk
+from dithc.data.readers.listing import COMPANION, MASK, Listing, Paths
 from dithc.log import UserError
 from tests.data.readers.systems import spoil, touch
 
@@ -90,16 +90,6 @@ def test_links_to_folders_are_said_and_links_to_files_are_scenes(
     (folder / "four.tif").symlink_to(tmp_path / "elsewhere" / "three.tif")
     assert listed(folder) == ["four.tif", "more/two.tif", "one.tif"]
     assert "2 links to folders" in caplog.text
-
-
-def test_link_that_the_caller_takes_is_not_said(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    (folder / "linked").symlink_to(tmp_path / "elsewhere")
-    for _, folders, _ in walk(folder):
-        folders.clear()
-    assert not caplog.records
 
 
 def test_many_paths_stand_in_little_and_are_the_same():

@@ -49,7 +49,6 @@ def test_system_without_a_grid_is_rejected(tmp_path: Path, kind: str, transform:
     options = {} if transform is None else {"transform": rasterio.Affine(*transform)}
     write(tmp_path / "x.tif", crs="EPSG:32633", **options)
     scene = scene_of(tmp_path, kind)
-    assert isinstance(scene, Rejection)
     assert scene.refused.reason == Reason.CRS_MISSING
     assert "no geotransform" in scene.refused.what
 
@@ -94,7 +93,6 @@ def test_world_file_without_a_system_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.tfw").write_text(WORLD.replace(".", ","))
     for kind in KINDS:
         scene = scene_of(tmp_path, kind)
-        assert isinstance(scene, Rejection)
         assert scene.refused.reason == Reason.CRS_MISSING
 
 
@@ -161,5 +159,4 @@ def test_pixels_that_are_oblong_on_the_ground_are_reported(tmp_path: Path, caplo
 def test_grid_outside_of_its_system_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "x.tif", crs="EPSG:32633", transform=rasterio.Affine(10, 0, 9e7, 0, -10, 9e7))
     scene = scene_of(tmp_path)
-    assert isinstance(scene, Rejection)
     assert scene.refused.reason == Reason.GRID_MISMATCH

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
-from dithc.data import synthesize
 from dithc.data.raster import write_geotiff
 from dithc.data.scenes import stacks
 from dithc.data.table import read_rows
-from dithc.runs import Manifest, outputs
+from dithc.runs import Manifest
 
 BANDS = ["B02", "B03", "B04", "B08"]
 PLACE: dict[str, Any] = {"epsg": 32632}
@@ -138,22 +137,6 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_file_size_limit_met_while_writing_leaves_earlier_output(
-    files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = config(source=array_source(files))
-    assert stage(path, tmp_path / "out") == 0
-    before = content(tmp_path / "out")
-
-    def full(self: object, samples: np.ndarray) -> None:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    monkeypatch.setattr(stacks.NpyWriter, "append", full)
-    assert stage(path, tmp_path / "out") == 2
-    assert "File too large" in capsys.readouterr().err
-    assert content(tmp_path / "out") == before
-
-
 def test_a_folder_with_other_files_is_never_replaced(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,15 +156,6 @@ def test_absent_and_empty_folders_end_with_status_2(
     said = capsys.readouterr().err
     assert all(word in said for word in ("got:", "expected:", "fix:", str(folder)))
     assert not (tmp_path / "out").exists()
-
-
-def test_unknown_data_set_ends_with_status_2(
-    tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = config(source=array_source(tmp_path))
-    words = ["stage", "--config", str(path), "--dataset", "other", "--out", str(tmp_path / "out" / "manifest.json")]
-    assert main(words) == 2
-    assert "one of set" in capsys.readouterr().err
 
 
 def test_scene_of_another_pixel_size_is_rejected(tmp_path: Path, config: Config) -> None:
@@ -211,21 +185,6 @@ def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
         np.testing.assert_array_equal(stack[row["row"]], np.load(folder / row["path"]))
 
 
-def test_checksum_mismatch_of_every_product_is_an_error_and_one_of_two_a_row(tmp_path: Path, config: Config) -> None:
-    folder = tmp_path / "files"
-    synthesize("sentinel2", folder, seed=0, scenes=2, size=96)
-    source = {"kind": "sentinel2", "path": str(folder)}
-    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
-    first, second = sorted(folder.glob("*.SAFE"))
-    with (first / "MTD_MSIL2A.xml").open("a") as file:
-        file.write("\n")
-    assert stage(config(source=source, rendering=shown), tmp_path / "out") == 0
-    rows = {row["scene_id"]: row["reason"] for row in read_rows(tmp_path / "out" / "scenes.parquet")}
-    assert rows == {first.name: "checksum_mismatch", second.name: None}
-    shutil.rmtree(second)
-    assert stage(config(source=source, rendering=shown), tmp_path / "out") == 2
-
-
 def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(source={"kind": "image-folder", "size": 16, "synthetic": {"scenes": 2, "size": 24, "classes": 2}})
     assert stage(path, tmp_path / "out") == 2
@@ -239,14 +198,6 @@ def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, caps
     assert manifest.numbers["accepted"] >= 4
 
 
-def test_staging_again_gives_the_same_digest(files: Path, tmp_path: Path, config: Config) -> None:
-    path, digests = config(source=array_source(files)), []
-    for _ in range(2):
-        assert stage(path, tmp_path / "out") == 0
-        digests.append(Manifest.read(tmp_path / "out" / "manifest.json").digest)
-    assert digests[0] == digests[1]
-
-
 def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp_path: Path, config: Config) -> None:
     (files / "1.npy").write_bytes(b"no array")
     tables = []
@@ -258,37 +209,6 @@ def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp
         assert str(place) not in repr(rows)
         tables.append((tmp_path / "out" / "scenes.parquet").read_bytes())
     assert tables[0] == tables[1]
-
-
-def test_leftovers_of_a_killed_run_are_removed_and_not_listed(files: Path, tmp_path: Path, config: Config) -> None:
-    path, out = config(source=array_source(files)), tmp_path / "out"
-    half = tmp_path / ".out.tmp.host.1"
-    outputs.make_scratch(half)
-    (half / "stack-00000.npy").touch()
-    assert stage(path, out) == 0
-    assert not half.exists()
-    (out / ".manifest.json.tmp.host.1").touch()
-    assert stage(path, out) == 0
-    listed = {entry["path"] for entry in Manifest.read(out / "manifest.json").files}
-    assert listed == {path.name for path in outputs.files_of(out)} - {
-        "manifest.json",
-        ".manifest.made",
-        ".scenes.jsonl",
-    }
-    assert not [name for name in listed if name.startswith(".")]
-
-
-def test_a_run_killed_while_it_replaced_the_folder_gives_the_old_one_back(
-    files: Path, tmp_path: Path, config: Config
-) -> None:
-    path, out = config(source=array_source(files)), tmp_path / "out"
-    assert stage(path, out) == 0
-    before = content(out)
-    out.rename(tmp_path / ".out.tmp.host.1.replaced")
-    for file in files.iterdir():
-        file.write_bytes(b"no array")
-    assert stage(path, out) == 2
-    assert content(out) == before
 
 
 def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Path, config: Config) -> None:

@@ -58,33 +58,6 @@ def test_arguments_out_of_range_are_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_replacing_gives_the_result_of_the_new_arguments(tmp_path: Path) -> None:
-    for name in ("out", "fresh"):
-        synthesize("image-folder", tmp_path / name, seed=2, **SMALL["image-folder"])
-    synthesize("image-folder", tmp_path / "out", seed=1, **SMALL["image-folder"])
-    synthesize("image-folder", tmp_path / "out", seed=2, **SMALL["image-folder"])
-    assert _content(tmp_path / "out") == _content(tmp_path / "fresh")
-
-
-@pytest.mark.parametrize("is_marked", [True, False])
-def test_foreign_content_is_refused(tmp_path: Path, is_marked: bool) -> None:
-    out = tmp_path / "out"
-    if is_marked:
-        synthesize("image-folder", out, seed=1, **SMALL["image-folder"])
-    out.mkdir(exist_ok=True)
-    (out / "thesis.txt").write_text("precious")
-    before = _content(tmp_path)
-    with pytest.raises(UserError, match=r"thesis\.txt"):
-        synthesize("image-folder", out, seed=2, **SMALL["image-folder"])
-    assert _content(tmp_path) == before
-
-
-def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
-    (tmp_path / ".out.tmp.host.1").mkdir()
-    synthesize("image-folder", tmp_path / "out", **SMALL["image-folder"])
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def test_manifest_of_a_data_set_lists_every_file_and_follows_the_configuration(
     tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

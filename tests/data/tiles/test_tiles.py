@@ -1,6 +1,5 @@
 """The stage `tiles` by the command line, and reading of the dataset."""
 
-import errno
 import json
 import os
 from collections.abc import Callable
@@ -12,12 +11,12 @@ import pytest
 
 from dithc.cli import main
 from dithc.data import Tiles, write_png
-from dithc.data.pictures import read_rgb
 from dithc.data.raster import write_geotiff
 from dithc.data.table import TableWriter, read_columns, read_rows
 from dithc.data.tiles.statistics import Histogram
 from dithc.log import UserError
 from dithc.runs import Manifest
+from tests.inputs.pictures import read_rgb
 
 BANDS = ["B", "G", "R", "NIR"]
 SHOWN = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}
@@ -174,7 +173,7 @@ def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
     physical = tiles.stretch.physical(tiles.stored(everything))
     low = np.array([band["low"] for band in tiles.info["statistics"]]).reshape(1, 4, 1, 1)
     high = np.array([band["high"] for band in tiles.info["statistics"]]).reshape(1, 4, 1, 1)
-    np.testing.assert_allclose(tiles.unscale(scaled), np.clip(physical, low, high), atol=1e-3)
+    np.testing.assert_allclose(tiles.stretch.unscale(scaled), np.clip(physical, low, high), atol=1e-3)
 
 
 def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: Callable[..., Tiles]) -> None:
@@ -183,10 +182,10 @@ def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: 
     tiles = make(split={"train": 1.0, "val": 0.0}, rendering=shown)
     physical = np.zeros((1, 4, 1, 4), np.float32)
     physical[0, 2, 0], physical[0, 1, 0], physical[0, 0, 0] = [-5, 0.4, 0.5, 300], [1, 2, 3, 509], [99, 101, 355, 356]
-    rgb = tiles.display(physical)
+    rgb = tiles.stretch.display(physical)
     assert rgb.dtype == np.uint8
     np.testing.assert_array_equal(rgb[0, :, 0], [[0, 0, 1, 255], [1, 1, 2, 255], [0, 1, 255, 255]])
-    np.testing.assert_array_equal(tiles.rgb(tiles.rows("all")), tiles.display(tiles.stored(tiles.rows("all"))))
+    np.testing.assert_array_equal(tiles.rgb(tiles.rows("all")), tiles.stretch.display(tiles.stored(tiles.rows("all"))))
 
 
 def test_tiles_are_rejected_for_what_is_wrong_with_them(
@@ -276,18 +275,6 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
     assert len({row["split"] for row in rows_of(tmp_path)}) == 4  # three splits, and None across splits
 
 
-def test_adding_a_scene_moves_no_tile(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
-    for number in range(1, 6):
-        np.save(files / f"{number}.npy", scene(number))
-    settings: dict[str, Any] = {"split": {"train": 0.5, "val": 0.2, "cell_tiles": 1}}
-    make(**settings)
-    before = {row["tile_id"]: row["split"] for row in rows_of(tmp_path)}
-    np.save(files / "0.npy", scene(0))
-    make(**settings)
-    after = {row["tile_id"]: row["split"] for row in rows_of(tmp_path)}
-    assert {tile: after[tile] for tile in before} == before
-
-
 def test_equal_tiles_are_in_the_split_of_the_first(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     for number in range(20):
         np.save(files / f"{number:02d}.npy", scene(number % 10, 8, 8))
@@ -365,30 +352,6 @@ def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
     assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
 
 
-def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
-    files: Path,
-    tmp_path: Path,
-    make: Callable[..., Tiles],
-    config: Config,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    np.save(files / "a.npy", scene(0))
-    make(split={"train": 1.0, "val": 0.0})
-    before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
-
-    def full(handle: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{handle}")
-        if ".tmp." in path and "lease" not in path:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert cut(config(source=source(files), rendering=SHOWN, tiles={"size": 4}), tmp_path) == 2
-    assert "disk is full" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()} == before
-    assert not list(tmp_path.glob(".tiles*"))
-
-
 @pytest.mark.parametrize("spoil", ["cut", "missing", "info", "version", "table", "column", "header"])
 def test_spoilt_data_set_is_refused_with_a_fix(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], spoil: str
@@ -459,53 +422,3 @@ def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_inva
             expected += [(values < scaled["low"]).mean(), (values > scaled["high"]).mean()]
             names = ("min", "p1", "median", "p99", "max", "invalid", "below", "above")
             np.testing.assert_allclose([told[name] for name in names], expected, rtol=1e-12, err_msg=split)
-
-
-def test_manifest_of_another_stage_is_refused(
-    files: Path, tmp_path: Path, config: Config, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(files / "a.npy", scene(0))
-    make(split={"train": 1.0, "val": 0.0})
-    wrong = str(tmp_path / "tiles" / "manifest.json")
-    path = config(source=source(files), rendering=SHOWN)
-    words = [
-        "tiles",
-        "--config",
-        str(path),
-        "--dataset",
-        "set",
-        "--scenes",
-        wrong,
-        "--out",
-        str(tmp_path / "x" / "m.json"),
-    ]
-    assert main(words) == 2
-    assert "another stage" in capsys.readouterr().err
-
-
-def test_real_dates_of_one_place_are_in_one_split(
-    real_data: Callable[[str], Path], tmp_path: Path, config: Config
-) -> None:
-    bands = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12", "QA60", "CLOUD"]
-    path = config(
-        source={
-            "kind": "sentinel2-array",
-            "path": str(real_data("s2_l1c_13band_chips")),
-            "bands": bands,
-            "units": "dn",
-            "offset": 0,
-        },
-        rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
-        tiles={"size": 16},
-        split={"train": 0.6, "val": 0.2, "cell_tiles": 2},
-    )
-    stage(path, tmp_path)
-    assert cut(path, tmp_path) == 0
-    rows = rows_of(tmp_path)
-    splits: dict[tuple[int, int], set[str]] = {}
-    for row in rows:
-        if row["split"]:
-            splits.setdefault((row["y"], row["x"]), set()).add(row["split"])
-    assert splits
-    assert all(len(found) == 1 for found in splits.values())
-    assert sum(row["reason"] == "too_little_valid" for row in rows) > 0

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dithc.evaluate.distances import fid_interval, neighbours
 from dithc.evaluate.pixels import file, multispectral
 from dithc.evaluate.statistics import Origin, Statistics
-from dithc.log import problem
 
 OF_NEIGHBOURS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
 OF_PIXELS = {
@@ -22,21 +21,19 @@ CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate f
 
 
 class Side(NamedTuple):
-    """A set of features: its folder and content; a file of statistics has no features."""
+    """A folder of features and its content."""
 
     folder: Path
     statistics: Statistics
-    blocks: Sequence[NDArray[np.floating]] = ()
-    clipped: float | None = None
+    blocks: Sequence[NDArray[np.floating]]
+    clipped: float | None
 
     @property
     def n(self) -> int:
-        """Number of images."""
         return self.statistics.n
 
     @property
     def origin(self) -> Origin:
-        """Provenance of the features."""
         return self.statistics.origin
 
 
@@ -44,18 +41,9 @@ def beside(real: Side, generated: Side, *, metrics: Collection[str], fid: float)
     """Return the values of `metrics`, and `curves`.
 
     Raises:
-        UserError: features or pixels are missing, or a set is too small.
+        UserError: pixels are missing, or a set is too small.
     """
     numbers: dict[str, Any] = {}
-    if not metrics:
-        return numbers
-    if not (real.blocks and generated.blocks):
-        raise problem(
-            f"metrics {', '.join(metrics)} require features",
-            got="statistics alone",
-            expected="two folders of the features stage",
-            fix="pass the folders, or remove `metrics`",
-        )
     if "interval" in metrics:
         numbers["fid_interval"] = fid_interval(
             fid, real.statistics, real.blocks, generated.statistics, generated.blocks

@@ -36,8 +36,7 @@ def compare(
     """Compute the distance of generated images from real ones.
 
     Args:
-        path_to_real: Folder of `extract`, or a `stats.npz`; the floor and KID need the folder.
-        path_to_generated: Folder or file, as above.
+        path_to_real, path_to_generated: Folders of `extract`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
         metrics: Optional metrics (`beside.py`).
@@ -54,11 +53,11 @@ def compare(
     """
     real, generated = _read(path_to_real), _read(path_to_generated)
     score = fid(real.statistics, generated.statistics)
-    kernel = kid(real.blocks, generated.blocks, seed=seed) if real.blocks and generated.blocks else None
-    ground = floor(real.blocks, seed=seed) if real.blocks and real.n >= LEAST_OF_FLOOR else None
+    kernel = kid(real.blocks, generated.blocks, seed=seed)
+    ground = floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated)
-    if is_train is not None and generated.blocks and is_train.sum() >= 2:
+    if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["copies"] is None else []
     more = beside(real, generated, metrics=metrics, fid=score)
@@ -68,9 +67,9 @@ def compare(
     log.info(_sentence(score, real.statistics, generated.statistics, ground))
     return {
         "fid": score,
-        "kid": kernel.value if kernel else None,
-        "kid_interval": kernel.interval if kernel else None,
-        "kid_pulls": kernel.pulls if kernel else None,
+        "kid": kernel.value,
+        "kid_interval": kernel.interval,
+        "kid_pulls": kernel.pulls,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
         "floor_at_n": floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known) if ground else None,
@@ -124,26 +123,17 @@ def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict
 
 
 def _read(path: Path) -> Side:
-    """Read statistics and, from a folder, the verified features."""
-    if path.is_dir():
-        plan = read_plan(path)
-        statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
-        if statistics.origin != plan.origin or statistics.n != plan.total:
-            raise problem(
-                f"{path / STATISTICS_FILE} does not belong to the features in its folder",
-                got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
-                expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
-                fix="rerun the features stage",
-            )
-        return Side(path, statistics, blocks(plan), clipped_share(plan))
-    if not path.exists():
+    """Read the statistics and the verified features of a folder."""
+    plan = read_plan(path)
+    statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
+    if statistics.origin != plan.origin or statistics.n != plan.total:
         raise problem(
-            "features to compare are missing",
-            got=f"{path} (no such file or folder)",
-            expected="a folder of the features stage, or its stats.npz",
-            fix="run the features stage first",
+            f"{path / STATISTICS_FILE} does not belong to the features in its folder",
+            got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
+            expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
+            fix="rerun the features stage",
         )
-    return Side(path, Statistics.load(path))
+    return Side(path, statistics, blocks(plan), clipped_share(plan))
 
 
 def _warnings(real: Side, generated: Side) -> list[str]:
@@ -157,11 +147,7 @@ def _warnings(real: Side, generated: Side) -> list[str]:
         texts.append("real and generated images are the same set")
     if not (real.origin.stretch and generated.origin.stretch):
         texts.append("the display stretch is not recorded for both sets: check that it was the same")
-    if not real.blocks:
-        texts.append(
-            "no floor of real half against real half: it requires the folder of real features, not statistics alone"
-        )
-    elif real.n < LEAST_OF_FLOOR:
+    if real.n < LEAST_OF_FLOOR:
         texts.append(
             f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"
         )

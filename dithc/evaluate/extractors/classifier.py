@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
-from dithc.evaluate.extractors.extractor import Extractor, require_images
+from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import fill, read_state, require_file, write_safetensors
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, sha256_file
@@ -89,7 +89,7 @@ def train_classifier(
         `defects_told`, the share (0..1) of defects that the classifier recognizes.
 
     Raises:
-        UserError: Images are invalid, lengths differ, only one class exists, or training diverged.
+        UserError: Images are too small, only one class exists, or training diverged.
         OSError: The disk is full or not writable; an earlier file at `path` is intact.
     """
     classes = _require_trainable(images, labels, least=1 if defects else 2)
@@ -170,14 +170,6 @@ def load(path: Path) -> Extractor:
 
 
 def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
-    require_images(images)
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise problem(
-            "labels for the classifier do not match the images",
-            got=f"{labels.dtype} {labels.shape}",
-            expected=f"integers of shape {(len(images),)}",
-            fix="pass one integer class per image",
-        )
     classes = np.unique(labels)
     if len(classes) < least:
         raise problem(

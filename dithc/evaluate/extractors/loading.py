@@ -1,12 +1,11 @@
 """Loading of the extractor in a configuration."""
 
 from pathlib import Path
-from typing import get_args
 
 from dithc.config import codecs
 from dithc.evaluate.extractors import classifier, inception, installed, scripted, squeezenet
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
-from dithc.log import logger, problem
+from dithc.log import logger
 
 NOWHERE = Path()  # for extractors without a file
 log = logger(__name__)
@@ -26,8 +25,7 @@ def load_extractor(
         trust: Whether to run the code in a `torchscript` file with the rights of the user.
 
     Raises:
-        UserError: Type or mode is unknown, a program is not trusted, or the file is missing, damaged or has another
-            structure.
+        UserError: A program is not trusted, or the file is missing, damaged or has another structure.
     """
     extractor = (
         installed.load(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
@@ -40,26 +38,6 @@ def load_extractor(
 
 
 def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
-    _require_choice("`kind` of the feature extractor", kind, get_args(Kind))
-    if resize is not None:
-        _require_choice("resize mode of the feature extractor", resize, get_args(Resize))
     if kind in ("inception", "squeezenet"):
-        if resize == "none":
-            raise problem(
-                f"resize mode of the {kind} extractor",
-                got="none",
-                expected="legacy-pytorch or clean",
-                fix="select one of the two: this network has a fixed input size",
-            )
-        fixed_size = inception.load if kind == "inception" else squeezenet.load
-        extractor = fixed_size(path, resize=resize)
-    else:
-        extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
-        if resize not in (None, "none"):
-            log.info(f"resize {resize} has no effect: the {kind} extractor accepts images of any size")
-    return extractor
-
-
-def _require_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise problem(what, got=repr(value), expected=" | ".join(choices), fix="set one of these in the configuration")
+        return (inception if kind == "inception" else squeezenet).load(path, resize=resize)
+    return scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)

@@ -2,16 +2,16 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.beside import Side, beside
-from dithc.evaluate.copies import copied_share, evenly, take
-from dithc.evaluate.distances import Floor, few_images, fid, floor, floor_at, kid
-from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan
-from dithc.evaluate.statistics import Statistics
-from dithc.evaluate.turned import read_turned
+from dithc.evaluate.copies import Blocks, copied_share, evenly, take
+from dithc.evaluate.distances import Floor, few_images, fid, fid_interval, floor, floor_at, kid, neighbours
+from dithc.evaluate.pixels import file, multispectral
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, read_turned
+from dithc.evaluate.statistics import Origin, Statistics
 from dithc.log import logger, problem
 from dithc.runs import Manifest
 
@@ -22,6 +22,30 @@ OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real
 NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
 LEAST_OF_FLOOR = 4  # images; each half needs a covariance
 PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
+OF_NEIGHBOURS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
+OF_PIXELS = {
+    "bands": multispectral.of_bands,
+    "indices": multispectral.of_indices,
+    "spectra": multispectral.of_spectra,
+}
+CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate file
+
+
+class Side(NamedTuple):
+    """A folder of features and its content."""
+
+    folder: Path
+    statistics: Statistics
+    blocks: Blocks
+    clipped: float | None
+
+    @property
+    def n(self) -> int:
+        return self.statistics.n
+
+    @property
+    def origin(self) -> Origin:
+        return self.statistics.origin
 
 
 def compare(
@@ -39,7 +63,7 @@ def compare(
         path_to_real, path_to_generated: Folders of `extract`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
-        metrics: Optional metrics (`beside.py`).
+        metrics: Optional metrics: interval, and the keys of `OF_NEIGHBOURS` and `OF_PIXELS`.
         triplets: Folders below both, with features of other bands, compared separately.
 
     Returns:
@@ -60,7 +84,7 @@ def compare(
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["copies"] is None else []
-    more = beside(real, generated, metrics=metrics, fid=score)
+    more = _optional(real, generated, metrics=metrics, fid=score)
     if triplets:
         more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
     origin, known = real.origin, real.statistics.num_features
@@ -92,6 +116,31 @@ def compare(
         **copies,
         **more,
     }
+
+
+def _optional(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
+    """Return the values of `metrics`, and `curves`."""
+    numbers: dict[str, Any] = {}
+    if "interval" in metrics:
+        numbers["fid_interval"] = fid_interval(
+            fid, real.statistics, real.blocks, generated.statistics, generated.blocks
+        )
+    if any(name in metrics for name in OF_NEIGHBOURS):
+        shares = neighbours(real.blocks, generated.blocks)
+        wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
+        numbers |= {name: getattr(shares, name) for name in wanted}
+    if any(name in metrics for name in OF_PIXELS):
+        pixels = [file.read(side.folder) for side in (real, generated)]
+        found = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(one) for name, one in found.items()}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
+    return numbers
+
+
+def _without_curves(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_curves(part) for name, part in value.items() if name not in CURVES}
 
 
 def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:

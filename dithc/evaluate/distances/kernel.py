@@ -54,8 +54,8 @@ class Kid:
 def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Kid:
     """Return the unbiased squared MMD of blocks of features (n, d) (Binkowski et al. 2018, section 4).
 
-    The kernel is (x . y / d + 1)^3. The value is unbiased at small n, and may be slightly negative. Sets of up to 1,000 rows are used completely. For larger
-    sets, value and pulls are means over 50 random subsets of 1,000 rows. Each set needs at least two rows.
+    The kernel is (x . y / d + 1)^3. The value may be slightly negative. Sets of up to 1,000 rows, at least two, are
+    used completely. For larger sets, value and pulls are means over 50 random subsets of 1,000 rows.
     """
     n_a, n_b = sum(map(len, a)), sum(map(len, b))
     generator = np.random.default_rng(seed)

@@ -38,6 +38,8 @@ def load_extractor(
 
 
 def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
-    if kind in ("inception", "squeezenet"):
-        return (inception if kind == "inception" else squeezenet).load(path, resize=resize)
+    if kind == "inception":
+        return inception.load(path, resize=resize)
+    if kind == "squeezenet":
+        return squeezenet.load(path, resize=resize)
     return scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)

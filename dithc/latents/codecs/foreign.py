@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from dithc.config import codecs
-from dithc.data import Rows, Stretch, Tiles
+from dithc.data import Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
-from dithc.latents.codecs.diffusers_networks import PIXELS_AT_ONCE, DiffusersNetwork, digest_of, files_of_network
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, Normalisation, files_of_network, images_at_once
 from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
 from dithc.latents.codecs.trial import Network, try_network
 from dithc.log import logger, problem
+from dithc.weights import digest_of_files
 
 LOOKED_AT = 16  # number of tiles
 LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
@@ -49,19 +49,13 @@ class ForeignCodec(Codec):
         shift: list[float],
         scales: list[float],
     ) -> None:
+        super().__init__(info)
         self.net, self.id, self.bands, self.has_logvar = net, id, bands, net.has_logvar
         self.factor, self.latent_channels = settings.factor, settings.channels(len(bands))
         groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
         self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
         self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
         self._shift, self._scales = self._column(shift), self._column(scales)  # (G Z, 1, 1) each
-        self._stretch = Stretch(info)
-
-    def input(self, tiles: Tiles, rows: Rows) -> Tensor:
-        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
-
-    def to_rgb(self, x: Tensor) -> npt.NDArray[np.uint8]:
-        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -69,7 +63,7 @@ class ForeignCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
         seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
-        given = [self.net.encode(part) for part in torch.split(seen, self._at_once(x.shape[-1]))]
+        given = [self.net.encode(part) for part in torch.split(seen, images_at_once(x.shape[-1]))]
         means, logvars = zip(*given, strict=True)
         mean = (self._stacked(means) - self._shift) * self._scales
         return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
@@ -78,7 +72,7 @@ class ForeignCodec(Codec):
     def decode(self, latent: Tensor) -> Tensor:
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
-        given = torch.cat([self.net.decode(part) for part in torch.split(z, self._at_once(z.shape[-1] * self.factor))])
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.factor))])
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
@@ -134,9 +128,6 @@ class ForeignCodec(Codec):
         given = torch.cat(parts)  # (N G, Z, h, w)
         return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
 
-    def _at_once(self, side: int) -> int:
-        return max(1, PIXELS_AT_ONCE // side**2)
-
 
 class ForeignPictures(Pictures, ForeignCodec):
     """External autoencoder applied to the three display bands."""
@@ -160,19 +151,17 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
     net: Network
+    normalisation = Normalisation([0.0], None)
     if isinstance(settings, codecs.InstalledCodec):
         files, net = settings.files, settings.called(settings.network)
-        shift, scales = [0.0], None
     elif isinstance(settings, codecs.Diffusers):
         path = Path(settings.path)
         fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
         net = autoencoder = DiffusersNetwork.load(path, fix=fix)
-        files = files_of_network(path)
-        shift, scales = autoencoder.normalisation
+        files, normalisation = files_of_network(path), autoencoder.normalisation
     else:
         assert isinstance(settings, codecs.Torchscript)
         files, net = files_of(Path(settings.path)), ScriptedNetwork(settings)
-        shift, scales = [0.0], None
     seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
     try_network(net, settings, seen=seen, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
@@ -183,10 +172,10 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         net,
         settings,
         info,
-        id=f"{kind}-{digest_of(files, settings=decides)}",
+        id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
         bands=bands,
-        shift=_numbers(settings.shift, shift, named=settings.named),
-        scales=_numbers(settings.scale, scales, named=settings.named),
+        shift=_numbers(settings.shift, normalisation.shift, named=settings.named),
+        scales=_numbers(settings.scale, normalisation.scale, named=settings.named),
     )
 
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter
 
 from dithc.config import codecs
 from dithc.latents import open_codec
@@ -102,19 +101,6 @@ def test_missing_sd_folder_says_which_files_to_put_where(fake_tiles, tmp_path):
         open_codec(sd(tmp_path / "nowhere"), info=fake_tiles().info)
 
 
-def test_sd_folder_without_weights_is_refused(fake_tiles, sd_folder):
-    (sd_folder / "diffusion_pytorch_model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"diffusion_pytorch_model.*no such file"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
-
-
-def test_truncated_weights_are_refused(fake_tiles, sd_folder):
-    path = sd_folder / "diffusion_pytorch_model.safetensors"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="cut short"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
-
-
 def test_weights_with_a_missing_tensor_are_refused(fake_tiles, sd_folder):
     from safetensors.torch import load_file, save_file
 
@@ -142,13 +128,6 @@ def test_weights_with_the_old_attention_names_are_read(fake_tiles, sd_folder):
     assert torch.equal(open_codec(sd(sd_folder), info=info).encode(x)[0], before)
 
 
-def test_folder_of_another_network_is_refused(fake_tiles, sd_folder):
-    config = json.loads((sd_folder / "config.json").read_text())
-    (sd_folder / "config.json").write_text(json.dumps({**config, "_class_name": "UNet2DModel"}))
-    with pytest.raises(UserError, match="UNet2DModel"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
-
-
 def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
@@ -159,6 +138,8 @@ def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
         open_codec(sd(tmp_path), info=fake_tiles().info)
 
 
-def test_every_kind_of_codec_in_the_schema_opens():
-    kinds = TypeAdapter(codecs.BuiltInCodec).json_schema()["discriminator"]["mapping"]
-    assert set(kinds) == {"pixel", "sd-vae", "kl-vae", "diffusers", "torchscript"}
+def test_shifted_latents_are_not_for_the_sd_vae(fake_tiles, sd_folder):
+    config = json.loads((sd_folder / "config.json").read_text())
+    (sd_folder / "config.json").write_text(json.dumps(config | {"shift_factor": 0.1159}))
+    with pytest.raises(UserError, match="kind: diffusers"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)

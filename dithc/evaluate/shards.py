@@ -126,11 +126,7 @@ def write_index(plan: Plan) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Return the plan of a folder after verification of every shard.
-
-    Raises:
-        UserError: the folder is incomplete or damaged.
-    """
+    """Return the plan of a folder after verification of every shard."""
     fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
         index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
@@ -165,11 +161,7 @@ def blocks(plan: Plan) -> Sequence[NDArray[np.float32]]:
 
 
 def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
-    """Map the features (7, n, d) of images `rows`; None if they do not exist.
-
-    Raises:
-        UserError: the files are damaged or contain other images.
-    """
+    """Map the features (7, n, d) of images `rows`; None if they do not exist."""
     array = folder / TURNED_FILES[0]
     paths = [path for name in TURNED_FILES if (path := folder / name).exists()]
     if not paths:

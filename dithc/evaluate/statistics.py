@@ -89,11 +89,7 @@ class Statistics:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of `save`; further rows can be added.
-
-        Raises:
-            UserError: the file is missing, damaged or incomplete.
-        """
+        """Read a file of `save`; further rows can be added."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 mu, sigma, n = file["mu"], file["sigma"], int(file["n"])

@@ -187,6 +187,12 @@ def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_
     assert not list(tmp_path.glob(".*tmp*"))
 
 
+def test_data_set_without_tiles_is_an_error(tmp_path, fake_tiles):
+    tiles = fake_tiles(count=0)
+    with pytest.raises(UserError, match="no tiles to encode"):
+        encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
+
+
 def test_reader_refuses_another_codec_and_other_tiles(encoded):
     _, folder, _ = encoded
     with pytest.raises(UserError, match=r"made by another codec[\s\S]*kl-vae-test[\s\S]*kl-vae-wanted"):

@@ -25,11 +25,7 @@ class Floor:
 
 
 def fid(a: Statistics, b: Statistics) -> float:
-    """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6).
-
-    Raises:
-        UserError: extractor, resize, stretch or number of features differ.
-    """
+    """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6)."""
     require_same(a, b)
     for text in few_images(a, b):
         log.warning(text)

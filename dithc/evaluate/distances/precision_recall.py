@@ -34,9 +34,6 @@ def neighbours(real: Blocks, generated: Blocks) -> Neighbours:
     """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
     A row at the radius is inside, so equal sets return 1.
-
-    Raises:
-        UserError: a set has no k-th neighbor.
     """
     k, k_density = NEAREST_OF_PRECISION, NEAREST_OF_DENSITY
     n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)

@@ -139,11 +139,7 @@ def train_classifier(
 
 
 def load(path: Path) -> Extractor:
-    """Read a file of `train_classifier`.
-
-    Raises:
-        UserError: the file is missing, damaged or from another program.
-    """
+    """Read a file of `train_classifier`."""
     require_file(path, kind="classifier", what_to_put="the file of `train_classifier`, about 0.4 MB")
     state, metadata = read_state(path)
     kind = metadata.get("kind")

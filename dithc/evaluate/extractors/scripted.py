@@ -29,11 +29,7 @@ FIX = "script a wrapper that resizes, normalizes and returns one feature vector 
 
 
 def load(path: Path, *, trust: bool) -> Extractor:
-    """Read a TorchScript network and determine d with a small batch.
-
-    Raises:
-        UserError: the file is not trusted, missing or unreadable, or the network violates the contract.
-    """
+    """Read a TorchScript network and determine d with a small batch."""
     if not trust:
         raise problem(
             f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
@@ -66,11 +62,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
 
 
 def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
-    """Return the number of features for a fixed gray ramp.
-
-    Raises:
-        UserError: the network violates the contract.
-    """
+    """Return the number of features for a fixed gray ramp."""
     try:
         with torch.inference_mode():
             result = network(ramp())

@@ -79,11 +79,7 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def read(folder: Path) -> Pixels:
-    """Return the pixel statistics in a folder of features.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Return the pixel statistics in a folder of features."""
     path = Manifest.whole(folder / FILE)
     try:
         with np.load(path, allow_pickle=False) as file:

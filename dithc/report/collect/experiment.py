@@ -39,9 +39,6 @@ def collect(
         scaling: JSON files of measured or simulated scaling.
         machine: description of this machine in lines.
         config: configuration file for commands in the report.
-
-    Raises:
-        UserError: a file is unreadable.
     """
     missing = _missing(experiment, results)
     return Facts(
@@ -68,11 +65,7 @@ def collect(
 
 
 def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
-    """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`.
-
-    Raises:
-        UserError: a file is unreadable, or has no curves.
-    """
+    """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`."""
     return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
 
 

@@ -34,9 +34,6 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
 
     Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
     the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
-
-    Raises:
-        UserError: a file of pulls is altered or belongs to other images.
     """
     chosen = experiment.evaluations[name]
     if chosen.at in ("start", "untrained", "codec"):

@@ -68,11 +68,7 @@ class ScalingCurve:
 
 
 def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
-    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages.
-
-    Raises:
-        UserError: the content has another form.
-    """
+    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages."""
     try:
         if not isinstance(content, list):
             raise ValueError("`curves` is not a list")

@@ -52,11 +52,7 @@ class TileSet:
 
 
 def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
-    """Read a folder of the stage `tiles`; rejected tiles require the folder of scenes.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """Read a folder of the stage `tiles`; rejected tiles require the folder of scenes."""
     tiles = Tiles(folder)
     source = None if scenes is None else products.Scenes(scenes)
     table = tiles.table(*COLUMNS, most=MOST_ROWS)

@@ -53,13 +53,8 @@ def extract(
     network in fixed groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
-        images: Image set.
-        extractor: Feature extractor.
         out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last
             `features.json`.
-        group: Ranks that share the work.
-        batch: Images per call of the network.
-        shard_size: Images per shard.
         turned: Whether to write `turned.npy`, the other orientations of at most 2,048 held-out images, to search copies.
 
     Raises:

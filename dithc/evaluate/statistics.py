@@ -19,27 +19,16 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Provenance of features: fields that must be equal in a comparison, and fields to print with the result.
+    """Provenance of features: fields that must be equal in a comparison, and fields to print with the result."""
 
-    Attributes:
-        extractor: name of the weights file.
-        kind: type of extractor.
-        sha256: hash of the weights file.
-        resize: conversion of images to the input size of the network.
-        comparable: whether the FID is comparable with published FID.
-        note: one sentence to print with the scores.
-        set_hash: hash of the set of images.
-        stretch: name or hash of the fixed display stretch to uint8, empty if unknown.
-    """
-
-    extractor: str = ""
-    kind: str = ""
-    sha256: str = ""
-    resize: str = ""
-    comparable: bool = False
-    note: str = ""
-    set_hash: str = ""
-    stretch: str = ""
+    extractor: str = ""  # name of the weights file
+    kind: str = ""  # type of extractor
+    sha256: str = ""  # hash of the weights file
+    resize: str = ""  # conversion of images to the input size of the network
+    comparable: bool = False  # whether the FID is comparable with published FID
+    note: str = ""  # one sentence to print with the scores
+    set_hash: str = ""  # hash of the set of images
+    stretch: str = ""  # name or hash of the fixed display stretch to uint8, empty if unknown
 
 
 NOWHERE = Origin()

@@ -81,7 +81,8 @@ def _subset(n: int, generator: np.random.Generator) -> NDArray[np.int64]:
 def _kernels(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the kernels of x with x (n, n), y with y (m, m), and x with y (n, m)."""
     d = x.shape[1]
-    k_xx, k_yy, k_xy = (_cube(p @ q.T / d + 1) for p, q in ((x, x), (y, y), (x, y)))
+    bases = (p @ q.T / d + 1 for p, q in ((x, x), (y, y), (x, y)))
+    k_xx, k_yy, k_xy = (base * base * base for base in bases)  # ten times faster than base**3, which calls pow
     return k_xx, k_yy, k_xy
 
 
@@ -102,7 +103,3 @@ def _pulls(within: FloatArray, between: FloatArray) -> FloatArray:
     own, other = within.sum(axis=1) - np.diag(within), between.sum(axis=1)  # (n,)
     lost = 2 * (own - own.mean()) / ((n - 1) * (n - 2)) - 2 * (other - other.mean()) / ((n - 1) * m)
     return np.asarray(np.sqrt((n - 1) / n) * lost)
-
-
-def _cube(x: FloatArray) -> FloatArray:
-    return x * x * x  # ten times faster than x**3, which calls pow

@@ -79,9 +79,6 @@ def train_classifier(
         images: uint8 RGB (N, 3, H, W), H and W at least 8; memory maps are read in batches.
         labels: Integer class of each image (N,).
         path: File to write; `metrics` in the same folder receives the loss of every step.
-        steps: Number of optimizer steps.
-        seed: Seed of the initial weights, the order and the flips.
-        batch: Images per step.
         defects: Whether to add defects (`defects.py`) and learn their type and level; one class is then enough.
 
     Returns:

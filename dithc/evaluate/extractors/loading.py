@@ -19,9 +19,7 @@ def load_extractor(
     Args:
         kind: `inception` (network of the FID), `squeezenet` (Caffe's v1.0), `torchscript` (a network with the contract in
             `scripted.py`), `classifier` (trained by this workflow), or complete settings of an installed package.
-        path: Weights file.
-        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception, `clean` for squeezenet. It has
-            no effect on the other extractors.
+        resize: None means `legacy-pytorch` for inception, `clean` for squeezenet. It has no effect on other extractors.
         trust: Whether to run the code in a `torchscript` file with the rights of the user.
 
     Raises:

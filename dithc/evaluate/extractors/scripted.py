@@ -67,7 +67,8 @@ def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
         with torch.inference_mode():
             result = network(ramp())
     except Exception as error:  # an external program may raise anything
-        got: object = _cause(error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        got = lines[-1] if lines else type(error).__name__  # the cause, after a stack trace
     else:
         if isinstance(result, Tensor) and result.ndim == 2 and len(result) == 2 and result.is_floating_point():
             if bool(result.isfinite().all()):
@@ -81,9 +82,3 @@ def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
 def ramp() -> Tensor:
     """Images (2, 3, 64, 64) of a gray ramp over all levels."""
     return torch.linspace(0, 255, math.prod(PROBE_SHAPE)).view(PROBE_SHAPE)
-
-
-def _cause(error: Exception) -> str:
-    """Return the last line of a TorchScript error, which is the cause; the lines before are a stack trace."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

@@ -29,17 +29,7 @@ def collect(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
-    """Collect the facts of the report from gathered results.
-
-    Args:
-        experiment: the experiment.
-        results: its results.
-        reference: numbers printed in the paper.
-        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
-        scaling: JSON files of measured or simulated scaling.
-        machine: description of this machine in lines.
-        config: configuration file for commands in the report.
-    """
+    """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
     missing = _missing(experiment, results)
     return Facts(
         name=experiment.name,

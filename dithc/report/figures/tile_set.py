@@ -37,18 +37,15 @@ class TileSet:
 
     Attributes:
         places: longitude and latitude (N, 2) by split, and by `REJECTED`; empty without georeference.
-        side_m: ground size of a tile; 0 without georeference.
-        cells: bounds in degrees and split of cells in meters.
-        ranges: ranges by split, as in `dataset.json`.
     """
 
     title: str
     fates: list[Fate]
     places: dict[str, npt.NDArray[np.float64]]
-    side_m: float
-    cells: list[tuple[Bounds, str]]
+    side_m: float  # ground size of a tile; 0 without georeference
+    cells: list[tuple[Bounds, str]]  # bounds in degrees and split of cells in meters
     units: str
-    ranges: dict[str, list[dict[str, Any]]]
+    ranges: dict[str, list[dict[str, Any]]]  # ranges by split, as in `dataset.json`
 
 
 def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dithc.data import Tiles, products
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import over_pictures
-from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet
+from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Fate, TileSet
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
@@ -20,7 +20,11 @@ DEGREE_KM = 111.2
 SMALL = 7.5  # type size
 NUMBERS = ("min", "p1", "median", "p99", "max")
 BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of images
-MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
+# Name, color and opacity of the pixels of a mask.
+MASKS = {
+    products.Mask.CLOUD: ("cloud", theme.PALETTE[1], 0.5),
+    products.Mask.INVALID: ("no data", theme.PALETTE[3], 0.85),
+}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 
 
@@ -64,23 +68,14 @@ def _row(panels: list[Any], fate: Fate, colour: str) -> None:
         if mask is not None and (mask != products.Mask.VALID).any():
             panel.imshow(_overlay(mask), interpolation="nearest")
             said += np.unique(mask).tolist()
-    legend = [
-        (name, shade) for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(), strict=True) if value in said
-    ]
-    for place, (name, shade) in enumerate(legend):
+    for place, (name, shade, _) in enumerate(look for value, look in MASKS.items() if value in said):
         panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
-
-
-def _of_masks() -> tuple[str, str]:
-    return theme.PALETTE[1], theme.PALETTE[3]
 
 
 def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Return colors (S, S, 4): transparent where valid, half opaque for clouds, nearly opaque without data."""
     layer = np.zeros((*mask.shape, 4))
-    for value, colour, opacity in zip(
-        (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(), (0.5, 0.85), strict=True
-    ):
+    for value, (_, colour, opacity) in MASKS.items():
         layer[mask == value] = [*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)), opacity]
     return layer
 
@@ -91,8 +86,9 @@ def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # length of a degree of longitude over latitude
     high = tiles.side_m / 1000 / DEGREE_KM
     wide = high / narrow
-    for bounds, split in tiles.cells[:MOST_PLACES]:
-        _box(panel, bounds, color=colours[split], alpha=0.25)
+    for (west, south, east, north), split in tiles.cells[:MOST_PLACES]:
+        box = [west, east, east, west], [south, south, north, north]
+        panel.fill(*box, linewidth=0, color=colours[split], alpha=0.25)
     for kind in (REJECTED, *Tiles.SPLITS):
         if kind in tiles.places:
             points = tiles.places[kind]
@@ -125,11 +121,6 @@ def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     panel.annotate(f"{length:g} km", (left, y), xytext=(0, 4), textcoords="offset points", fontsize=SMALL)
     panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
     panel.set_title("Tiles by split" + (", over their cells" if tiles.cells else ""))
-
-
-def _box(panel: Any, bounds: Bounds, **looks: Any) -> None:
-    west, south, east, north = bounds
-    panel.fill([west, east, east, west], [south, south, north, north], linewidth=0, **looks)
 
 
 def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:

@@ -104,13 +104,6 @@ def test_input_replaced_since_is_an_error(small: Any) -> None:
         facts_of(small)
 
 
-def test_two_versions_of_one_input_are_an_error(small: Any) -> None:
-    for path, digest in ((small.paths[0], "aaa"), (small.paths[1], "bbb")):
-        small.change(path, inputs={str(small.root / "elsewhere.json"): digest})
-    with pytest.raises(UserError, match=r"aaa is(?s:.*)bbb is"):
-        facts_of(small)
-
-
 @pytest.mark.slow
 def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Path) -> None:
     small.change(small.paths[0], code={"version": "0.1.0", "source": "feedfeedfeed"})

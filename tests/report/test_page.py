@@ -268,19 +268,14 @@ def test_names_from_outside_are_escaped(plant: Any, tmp_path: Path) -> None:
     assert "<script>alert(1)</script> & co" in Page(text).text
 
 
-def test_figures_are_always_written(tree: Any, out: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty" / "report.html"
-    write_report(tree.experiment, [], out=empty)
-    for folder in (out.parent / "figures", empty.parent / "figures"):
+def test_figures_are_always_written_and_missing_results_are_listed(tree: Any, out: Path, tmp_path: Path) -> None:
+    facts: Facts = write_report(tree.experiment, [], out=tmp_path / "report.html")
+    for folder in (out.parent / "figures", tmp_path / "figures"):
         assert sorted(path.stem for path in folder.iterdir()) == sorted([*FIGURES, "composites"])
         for path in folder.iterdir():
             width, height = struct.unpack(">II", path.read_bytes()[16:24])
             assert width > 800
             assert height > 100
-
-
-def test_what_was_not_run_is_said(tree: Any, tmp_path: Path) -> None:
-    facts: Facts = write_report(tree.experiment, [], out=tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert "Not run: tiles of landscape, sentinel2, gaofen2; train of pretrain" in page.text
     assert "fid of sentinel2-untrained" in page.text

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dithc.evaluate.extractors import Extractor, load_extractor, train_classifier
     from dithc.evaluate.features import extract
     from dithc.evaluate.images import ImageSet
-    from dithc.evaluate.pixels.measure import measure
+    from dithc.evaluate.pixels import measure
 
 __all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
 
@@ -40,7 +40,7 @@ NEEDS_TORCH = {
     "ImageSet": "images",
     "extract": "features",
     "load_extractor": "extractors",
-    "measure": "pixels.measure",
+    "measure": "pixels",
     "train_classifier": "extractors",
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 from dithc.comm import Group
 from dithc.evaluate.copies import evenly
 from dithc.evaluate.extractors import Extractor
-from dithc.evaluate.images import IDS_FILE, ImageSet, share, write_ids
+from dithc.evaluate.images import ImageSet, share
 from dithc.evaluate.shards import (
     INDEX_FILE,
     STATISTICS_FILE,
@@ -31,8 +31,10 @@ from dithc.evaluate.shards import (
 from dithc.evaluate.statistics import Statistics
 from dithc.latents import view_of
 from dithc.log import logger, problem, progress
-from dithc.runs import outcome, outputs
+from dithc.runs import atomic_write, outcome, outputs
+from dithc.sealed import seal
 
+IDS_FILE = "images.json"  # the identity of each image in the order of the features
 log = logger(__name__)
 ALONE = Group()
 
@@ -181,5 +183,6 @@ def _end(images: ImageSet, plan: Plan) -> None:
     for block in blocks(plan):
         statistics.update(block)
     statistics.save(plan.folder / STATISTICS_FILE)
-    write_ids(plan.folder, images)
+    identities = {"set_hash": images.set_hash, "images": list(images.ids)}
+    atomic_write(plan.folder / IDS_FILE, seal(identities))
     write_index(plan)

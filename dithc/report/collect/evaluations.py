@@ -1,5 +1,7 @@
 """Facts on an evaluation: its sampler, its score, and the files of its images."""
 
+from typing import Any
+
 from dithc.config import Experiment
 from dithc.report.collect.datasets import numbers_of, taken
 from dithc.report.collect.gains import cost_of, gain_of
@@ -31,6 +33,8 @@ def evaluation_facts(experiment: Experiment, results: Results, name: str) -> Eva
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
     same = ("run", "at", "weights", "ema", "order", "steps", "times", "epsilon_scaling", "real_split")
+    of_numbers = ("images", "images_per_second", "network_evaluations", "blocks")
+    measured: dict[str, Any] = {key: numbers.get(key) for key in of_numbers}
     guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,
@@ -47,7 +51,7 @@ def evaluation_facts(experiment: Experiment, results: Results, name: str) -> Eva
         cache=str(settings.cache) if settings.cache is not None else None,
         pipefusion=str(settings.pipefusion) if settings.pipefusion is not None else None,
         is_exact=numbers.get("exact"),
-        **{key: numbers.get(key) for key in ("images", "images_per_second", "network_evaluations", "blocks")},
+        **measured,
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 

@@ -8,8 +8,7 @@ from dithc.report.facts import Measure
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, styled
 from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
-from dithc.report.figures.tile_set import read_tiles
-from dithc.report.figures.tiles import tiles_figure
+from dithc.report.figures.tiles import read_tiles, tiles_figure
 from dithc.report.figures.timeline import draw_timeline, read_timeline
 from dithc.report.figures.training import draw_curves
 from dithc.sealed import parse, plain

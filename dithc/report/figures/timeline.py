@@ -45,7 +45,7 @@ class Timeline:
     @property
     def stall(self) -> float:
         """Stalled seconds of the step."""
-        return sum(turn.phase["stall_seconds"] for turn in self.turns)
+        return float(sum(turn.phase["stall_seconds"] for turn in self.turns))
 
 
 def read_timeline(path: Path) -> Timeline:

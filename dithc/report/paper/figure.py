@@ -41,7 +41,7 @@ def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
 
 def _height(pixels: NDArray[np.uint8]) -> float:
     """Return the height of an image over the full width, in inches."""
-    return min(MOST_INCHES, canvas.WIDTH_INCHES * pixels.shape[0] / pixels.shape[1])
+    return float(min(MOST_INCHES, canvas.WIDTH_INCHES * pixels.shape[0] / pixels.shape[1]))
 
 
 # Function of (document, frame, folder of its images) that draws a target. Other targets have bars.

@@ -29,14 +29,13 @@ def document(*, moving: bool = True) -> dict[str, Any]:
         phase("backward", stall=0.5 if moving else 0.0, loaded=moved, saved=GIB // 2),
         phase("update"),
     ]
-    tiers = [
-        {"name": name, "kind": "ddr", "budget_bytes": budget} for name, budget in (("fast", 2 * GIB), ("slow", None))
-    ]
+    budgets = {"fast": 2 * GIB, "slow": None}
+    levels = {name: {"name": name, "budget_bytes": budget} for name, budget in budgets.items()}
     plan = {
         "schema": 1, "units": {}, "state": {}, "phases": phases, "fits": True, "reasons": ["a reason"], "in_place_bytes": 0,
-        **{tier["name"]: {**tier, "copy_bytes_per_second": 1e9} for tier in tiers},
+        **{name: {**level, "copy_bytes_per_second": 1e9} for name, level in levels.items()},
     }  # fmt: skip
-    return {"tiers": tiers, "trace": {"units": []}, "plan": plan}
+    return {"tiers": [{**level, "kind": "ddr"} for level in levels.values()], "trace": {"units": []}, "plan": plan}
 
 
 def bench() -> dict[str, Any]:

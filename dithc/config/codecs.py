@@ -234,7 +234,7 @@ class InstalledCodec(Installed, Foreign):
         return self.words
 
     def network(self) -> Any:
-        """Return an object with the interface of `Network` in dithc/latents/codecs/trial.py."""
+        """Return an object with the interface of `Network` in dithc/latents/codecs/foreign.py."""
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 

@@ -4,7 +4,7 @@ Contents: `load_extractor` reads a network from a local file. `extract` converts
 and a `Statistics` file, resumably and shared by ranks. `measure` counts their pixels in the units of the dataset.
 `compare` computes the Fréchet distance of two results with the facts that qualify it: both n, the hash of the
 extractor, the resize mode, the floor (one half of the real set against the other half), the share of clipped pixels,
-and the share of copies of train tiles in any orientation (`copies.py`, with the features of `turned.py`). Data flow:
+and the share of copies of train tiles in any orientation (`copies.py`). Data flow:
 loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
 
 Invariants:
@@ -17,7 +17,7 @@ Invariants:
 
 Extending: a new extractor is one file next to `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`; classifiers trained afterwards learn it. A new distance is a pure function of `Statistics`
-or of features in `distances`, reported by `compare`. Optional metrics are in `beside.py`.
+or of features in `distances`, reported by `compare`.
 """
 
 from importlib import import_module

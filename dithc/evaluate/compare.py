@@ -2,16 +2,16 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.beside import Side, beside
-from dithc.evaluate.copies import copied_share, evenly, take
-from dithc.evaluate.distances import Floor, few_images, fid, floor, floor_at, kid
-from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan
-from dithc.evaluate.statistics import Statistics
-from dithc.evaluate.turned import read_turned
+from dithc.evaluate.copies import Blocks, copied_share, evenly, take
+from dithc.evaluate.distances import Floor, few_images, fid, fid_interval, floor, floor_at, kid, neighbours
+from dithc.evaluate.pixels import file, multispectral
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, read_turned
+from dithc.evaluate.statistics import Origin, Statistics
 from dithc.log import logger, problem
 from dithc.runs import Manifest
 
@@ -22,6 +22,30 @@ OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real
 NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
 LEAST_OF_FLOOR = 4  # images; each half needs a covariance
 PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
+OF_NEIGHBOURS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
+OF_PIXELS = {
+    "bands": multispectral.of_bands,
+    "indices": multispectral.of_indices,
+    "spectra": multispectral.of_spectra,
+}
+CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate file
+
+
+class Side(NamedTuple):
+    """A folder of features and its content."""
+
+    folder: Path
+    statistics: Statistics
+    blocks: Blocks
+    clipped: float | None
+
+    @property
+    def n(self) -> int:
+        return self.statistics.n
+
+    @property
+    def origin(self) -> Origin:
+        return self.statistics.origin
 
 
 def compare(
@@ -36,11 +60,10 @@ def compare(
     """Compute the distance of generated images from real ones.
 
     Args:
-        path_to_real: Folder of `extract`, or a `stats.npz`; the floor and KID need the folder.
-        path_to_generated: Folder or file, as above.
+        path_to_real, path_to_generated: Folders of `extract`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
-        metrics: Optional metrics (`beside.py`).
+        metrics: Optional metrics: interval, and the keys of `OF_NEIGHBOURS` and `OF_PIXELS`.
         triplets: Folders below both, with features of other bands, compared separately.
 
     Returns:
@@ -54,23 +77,23 @@ def compare(
     """
     real, generated = _read(path_to_real), _read(path_to_generated)
     score = fid(real.statistics, generated.statistics)
-    kernel = kid(real.blocks, generated.blocks, seed=seed) if real.blocks and generated.blocks else None
-    ground = floor(real.blocks, seed=seed) if real.blocks and real.n >= LEAST_OF_FLOOR else None
+    kernel = kid(real.blocks, generated.blocks, seed=seed)
+    ground = floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated)
-    if is_train is not None and generated.blocks and is_train.sum() >= 2:
+    if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["copies"] is None else []
-    more = beside(real, generated, metrics=metrics, fid=score)
+    more = _optional(real, generated, metrics=metrics, fid=score)
     if triplets:
         more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
     origin, known = real.origin, real.statistics.num_features
     log.info(_sentence(score, real.statistics, generated.statistics, ground))
     return {
         "fid": score,
-        "kid": kernel.value if kernel else None,
-        "kid_interval": kernel.interval if kernel else None,
-        "kid_pulls": kernel.pulls if kernel else None,
+        "kid": kernel.value,
+        "kid_interval": kernel.interval,
+        "kid_pulls": kernel.pulls,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
         "floor_at_n": floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known) if ground else None,
@@ -93,6 +116,31 @@ def compare(
         **copies,
         **more,
     }
+
+
+def _optional(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
+    """Return the values of `metrics`, and `curves`."""
+    numbers: dict[str, Any] = {}
+    if "interval" in metrics:
+        numbers["fid_interval"] = fid_interval(
+            fid, real.statistics, real.blocks, generated.statistics, generated.blocks
+        )
+    if any(name in metrics for name in OF_NEIGHBOURS):
+        shares = neighbours(real.blocks, generated.blocks)
+        wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
+        numbers |= {name: getattr(shares, name) for name in wanted}
+    if any(name in metrics for name in OF_PIXELS):
+        pixels = [file.read(side.folder) for side in (real, generated)]
+        found = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(one) for name, one in found.items()}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
+    return numbers
+
+
+def _without_curves(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_curves(part) for name, part in value.items() if name not in CURVES}
 
 
 def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
@@ -124,26 +172,17 @@ def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict
 
 
 def _read(path: Path) -> Side:
-    """Read statistics and, from a folder, the verified features."""
-    if path.is_dir():
-        plan = read_plan(path)
-        statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
-        if statistics.origin != plan.origin or statistics.n != plan.total:
-            raise problem(
-                f"{path / STATISTICS_FILE} does not belong to the features in its folder",
-                got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
-                expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
-                fix="rerun the features stage",
-            )
-        return Side(path, statistics, blocks(plan), clipped_share(plan))
-    if not path.exists():
+    """Read the statistics and the verified features of a folder."""
+    plan = read_plan(path)
+    statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
+    if statistics.origin != plan.origin or statistics.n != plan.total:
         raise problem(
-            "features to compare are missing",
-            got=f"{path} (no such file or folder)",
-            expected="a folder of the features stage, or its stats.npz",
-            fix="run the features stage first",
+            f"{path / STATISTICS_FILE} does not belong to the features in its folder",
+            got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
+            expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
+            fix="rerun the features stage",
         )
-    return Side(path, Statistics.load(path))
+    return Side(path, statistics, blocks(plan), clipped_share(plan))
 
 
 def _warnings(real: Side, generated: Side) -> list[str]:
@@ -157,11 +196,7 @@ def _warnings(real: Side, generated: Side) -> list[str]:
         texts.append("real and generated images are the same set")
     if not (real.origin.stretch and generated.origin.stretch):
         texts.append("the display stretch is not recorded for both sets: check that it was the same")
-    if not real.blocks:
-        texts.append(
-            "no floor of real half against real half: it requires the folder of real features, not statistics alone"
-        )
-    elif real.n < LEAST_OF_FLOOR:
+    if real.n < LEAST_OF_FLOOR:
         texts.append(
             f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"
         )

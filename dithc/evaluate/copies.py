@@ -43,17 +43,17 @@ def copied_share(views: Blocks, real: Blocks, is_train: NDArray[np.bool_]) -> fl
 
     `real` contains blocks of features (m, d); `is_train` selects at least two training rows.
     """
-    nearest = _two_nearest(views, _train(real, is_train))
+    nearest = _two_nearest(views, (part[is_train[place]] for place, part in pieces(real, AT_ONCE)))
     return float((nearest[:, 0] < RATIO**2 * nearest[:, 1]).mean())
 
 
-def _train(real: Blocks, is_train: NDArray[np.bool_]) -> Iterator[NDArray[np.floating]]:
-    """Yield the training rows, at most AT_ONCE at a time."""
+def pieces(blocks: Blocks, size: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+    """Yield positions and features of at most `size` rows at a time."""
     begin = 0
-    for block in real:
-        for start in range(0, len(block), AT_ONCE):
-            part = block[start : start + AT_ONCE]
-            yield part[is_train[begin + start : begin + start + len(part)]]
+    for block in blocks:
+        for start in range(0, len(block), size):
+            part = block[start : start + size]
+            yield slice(begin + start, begin + start + len(part)), part
         begin += len(block)
 
 

@@ -14,23 +14,27 @@ import numpy as np
 from dithc.comm import Group
 from dithc.evaluate.copies import evenly
 from dithc.evaluate.extractors import Extractor
-from dithc.evaluate.images import IDS_FILE, ImageSet, share, write_ids
+from dithc.evaluate.images import ImageSet, share
 from dithc.evaluate.shards import (
     INDEX_FILE,
     STATISTICS_FILE,
+    TURNED_FILES,
+    TURNS,
     Plan,
     blocks,
     clipped_share,
     fault,
+    turned_identity,
+    write_array,
     write_index,
-    write_shard,
 )
 from dithc.evaluate.statistics import Statistics
-from dithc.evaluate.turned import ARRAY_FILE, SIDECAR_FILE, TURNS, has_turned, remove_turned, write_turned
 from dithc.latents import view_of
 from dithc.log import logger, problem, progress
-from dithc.runs import outcome, outputs
+from dithc.runs import atomic_write, outcome, outputs
+from dithc.sealed import seal
 
+IDS_FILE = "images.json"  # the identity of each image in the order of the features
 log = logger(__name__)
 ALONE = Group()
 
@@ -51,13 +55,8 @@ def extract(
     network in fixed groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
-        images: Image set.
-        extractor: Feature extractor.
         out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last
             `features.json`.
-        group: Ranks that share the work.
-        batch: Images per call of the network.
-        shard_size: Images per shard.
         turned: Whether to write `turned.npy`, the other orientations of at most 2,048 held-out images, to search copies.
 
     Raises:
@@ -109,12 +108,12 @@ def extract(
 def _begin(plan: Plan) -> list[int]:
     """List the files in the marker of the folder and return the shards to extract; log why a shard is not reused."""
     shards = range(plan.num_shards)
-    names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, ARRAY_FILE, SIDECAR_FILE)
+    names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, *TURNED_FILES)
     files = [*(path for shard in shards for path in plan.files(shard)), *(plan.folder / name for name in names)]
     outputs.OutputFolder(plan.folder).plan(files)
     wanted = []
-    for shard in range(plan.num_shards):
-        reason = fault(plan, shard)
+    for shard in shards:
+        reason = fault(plan.array(shard), plan.identity(shard))
         if reason is None:
             continue
         wanted.append(shard)
@@ -142,9 +141,9 @@ def _extract_shards(
                 bar.update(len(part))
             gathered = group.gather_objects((np.concatenate(features), clipped))
             if group.rank == 0:
-                counts = np.sum([count for _, count in gathered], axis=0)
+                counts = np.sum([count for _, count in gathered], axis=0).tolist()
                 everything = np.concatenate([part for part, _ in gathered])
-                write_shard(plan, shard, everything, clipped=(int(counts[0]), int(counts[1])))
+                write_array(plan.array(shard), everything, plan.identity(shard), clipped=counts)
                 bar.update(len(rows) - sum(map(len, features)))
 
 
@@ -153,11 +152,14 @@ def _extract_turned(
 ) -> int:
     """Extract some images in the other orientations; return their number."""
     chosen = evenly(images.not_learnt if wanted else images.not_learnt[:0])
+    array, sidecar = (plan.folder / name for name in TURNED_FILES)
     if not len(chosen):
         if group.rank == 0:
-            remove_turned(plan.folder)
+            sidecar.unlink(missing_ok=True)
+            array.unlink(missing_ok=True)
         return 0
-    if group.broadcast_object(group.rank == 0 and has_turned(plan.folder, origin=plan.origin, rows=chosen)):
+    identity = turned_identity(plan.origin, chosen)
+    if group.broadcast_object(group.rank == 0 and fault(array, identity) is None):
         return len(chosen)
     found = [np.empty((TURNS, 0, plan.num_features), np.float32)]
     label = f"turned features {extractor.kind}"
@@ -169,7 +171,7 @@ def _extract_turned(
         gathered = group.gather_objects(np.concatenate(found, axis=1))
         bar.update(len(chosen) - sum(part.shape[1] for part in found))
     if group.rank == 0:
-        write_turned(plan.folder, origin=plan.origin, rows=chosen, features=np.concatenate(gathered, axis=1))
+        write_array(array, np.concatenate(gathered, axis=1), identity)
     return len(chosen)
 
 
@@ -181,5 +183,6 @@ def _end(images: ImageSet, plan: Plan) -> None:
     for block in blocks(plan):
         statistics.update(block)
     statistics.save(plan.folder / STATISTICS_FILE)
-    write_ids(plan.folder, images)
+    identities = {"set_hash": images.set_hash, "images": list(images.ids)}
+    atomic_write(plan.folder / IDS_FILE, seal(identities))
     write_index(plan)

@@ -5,7 +5,6 @@ Legend: n images of all, C bands, H, W image.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ from numpy.typing import NDArray
 from dithc.comm import Group
 from dithc.evaluate.copies import Rows
 from dithc.evaluate.shards import Clipped
-from dithc.runs import atomic_write
-from dithc.sealed import seal
 
-IDS_FILE = "images.json"
 NONE: Rows = np.empty(0, np.int64)
 
 
@@ -40,11 +36,6 @@ class ImageSet:
     read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
     ids: Sequence[Any] = ()
     not_learnt: Rows = field(default_factory=lambda: NONE)
-
-
-def write_ids(folder: Path, images: ImageSet) -> None:
-    """Write the identity of each image in the order of the features."""
-    atomic_write(folder / IDS_FILE, seal({"set_hash": images.set_hash, "images": list(images.ids)}))
 
 
 def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:

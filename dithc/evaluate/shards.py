@@ -1,7 +1,8 @@
 """Feature shards on disk: written atomically, described by a sidecar written afterwards, verified before reuse.
 
 A folder contains `shard-00000.npy` (float32 (n, d)) with its sidecar `shard-00000.json`, `stats.npz`, and
-`features.json`, which is written last.
+`features.json`, which is written last. To search copies, `turned.npy` (float32 (7, n, d)) with its sidecar has the
+features of some images in the other 7 orientations.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.evaluate.copies import Rows
 from dithc.evaluate.statistics import Origin
 from dithc.log import problem
 from dithc.runs import Manifest, atomic_write, replacing, sha256_file
@@ -20,6 +22,9 @@ from dithc.sealed import documents, parse, seal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
+TURNED_FILES = ("turned.npy", "turned.json")
+TURNS = 7
+OF_ORIGIN = ("sha256", "resize", "set_hash", "stretch")
 SCHEMA_VERSION = 1
 Clipped = tuple[int, int]
 """Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
@@ -58,35 +63,39 @@ class Plan:
 
     def identity(self, shard: int) -> dict[str, Any]:
         """Return the sidecar content of a valid shard, except the hash of the bytes."""
-        origin = asdict(self.origin)
         return {
             "schema": SCHEMA_VERSION,
             "first": shard * self.shard_size,
             "n": self.rows(shard),
             "num_features": self.num_features,
-            **{name: origin[name] for name in ("kind", "sha256", "resize", "set_hash", "stretch")},
+            **{name: getattr(self.origin, name) for name in ("kind", *OF_ORIGIN)},
         }
 
 
-def write_shard(plan: Plan, shard: int, features: NDArray[np.float32], *, clipped: Clipped = NOT_COUNTED) -> None:
-    """Write an array, then its sidecar with the counts of clipped pixels."""
-    plan.sidecar(shard).unlink(missing_ok=True)
-    with replacing(plan.array(shard)) as temporary, temporary.open("wb") as file:
+def turned_identity(origin: Origin, rows: Rows) -> dict[str, Any]:
+    """Return the sidecar content of valid turned features of these images, except the hash of the bytes."""
+    return {"rows": rows.tolist(), **{name: getattr(origin, name) for name in OF_ORIGIN}}
+
+
+def write_array(array: Path, features: NDArray[np.float32], identity: dict[str, Any], **more: Any) -> None:
+    """Write an array, then its sidecar."""
+    sidecar = array.with_suffix(".json")
+    sidecar.unlink(missing_ok=True)
+    with replacing(array) as temporary, temporary.open("wb") as file:
         np.save(file, features)
-    entry = {**plan.identity(shard), "file_sha256": sha256_file(plan.array(shard)), "clipped": list(clipped)}
-    atomic_write(plan.sidecar(shard), seal(entry))
+    atomic_write(sidecar, seal({**identity, "file_sha256": sha256_file(array), **more}))
 
 
-def fault(plan: Plan, shard: int) -> str | None:
-    """Return the reason why a shard is unusable; None if it is valid."""
-    array, sidecar = plan.array(shard), plan.sidecar(shard)
+def fault(array: Path, identity: dict[str, Any]) -> str | None:
+    """Return the reason why an array is unusable; None if it is valid."""
+    sidecar = array.with_suffix(".json")
     if not sidecar.exists() or not array.exists():
         return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
     try:
         found = documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
-    for name, wanted in plan.identity(shard).items():
+    for name, wanted in identity.items():
         if found.get(name) != wanted:
             return f"its {name} is {found.get(name)!r}, expected {wanted!r}"
     if found.get("file_sha256") != sha256_file(array):
@@ -117,11 +126,7 @@ def write_index(plan: Plan) -> None:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Return the plan of a folder after verification of every shard.
-
-    Raises:
-        UserError: the folder is incomplete or damaged.
-    """
+    """Return the plan of a folder after verification of every shard."""
     fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
         index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
@@ -140,7 +145,7 @@ def read_plan(folder: Path) -> Plan:
             fix=fix,
         ) from error
     for shard in range(plan.num_shards):
-        if reason := fault(plan, shard):
+        if reason := fault(plan.array(shard), plan.identity(shard)):
             raise problem(
                 f"feature shard {plan.array(shard)} cannot be used",
                 got=reason,
@@ -153,3 +158,22 @@ def read_plan(folder: Path) -> Plan:
 def blocks(plan: Plan) -> Sequence[NDArray[np.float32]]:
     """Return the shards as memory-mapped arrays (n, d), in order."""
     return [np.load(plan.array(shard), mmap_mode="r") for shard in range(plan.num_shards)]
+
+
+def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
+    """Map the features (7, n, d) of images `rows`; None if they do not exist."""
+    array = folder / TURNED_FILES[0]
+    paths = [path for name in TURNED_FILES if (path := folder / name).exists()]
+    if not paths:
+        return None
+    for path in paths:
+        Manifest.whole(path)
+    if fault(array, turned_identity(origin, rows)):
+        raise problem(
+            f"{array} cannot be used",
+            got="damaged features, or features of other images",
+            expected=f"{len(rows)} images of the set in this folder, each in {TURNS} orientations",
+            fix="rerun the features stage",
+        )
+    found: NDArray[np.float32] = np.load(array, mmap_mode="r")
+    return found

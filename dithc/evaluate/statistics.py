@@ -19,27 +19,16 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Provenance of features: fields that must be equal in a comparison, and fields to print with the result.
+    """Provenance of features: fields that must be equal in a comparison, and fields to print with the result."""
 
-    Attributes:
-        extractor: name of the weights file.
-        kind: type of extractor.
-        sha256: hash of the weights file.
-        resize: conversion of images to the input size of the network.
-        comparable: whether the FID is comparable with published FID.
-        note: one sentence to print with the scores.
-        set_hash: hash of the set of images.
-        stretch: name or hash of the fixed display stretch to uint8, empty if unknown.
-    """
-
-    extractor: str = ""
-    kind: str = ""
-    sha256: str = ""
-    resize: str = ""
-    comparable: bool = False
-    note: str = ""
-    set_hash: str = ""
-    stretch: str = ""
+    extractor: str = ""  # name of the weights file
+    kind: str = ""  # type of extractor
+    sha256: str = ""  # hash of the weights file
+    resize: str = ""  # conversion of images to the input size of the network
+    comparable: bool = False  # whether the FID is comparable with published FID
+    note: str = ""  # one sentence to print with the scores
+    set_hash: str = ""  # hash of the set of images
+    stretch: str = ""  # name or hash of the fixed display stretch to uint8, empty if unknown
 
 
 NOWHERE = Origin()
@@ -61,29 +50,10 @@ class Statistics:
         self._outer: FloatArray = np.zeros((num_features, num_features))  # (d, d)
 
     def update(self, features: NDArray[np.floating]) -> None:
-        """Add rows (n, d) of any floating dtype.
-
-        Raises:
-            UserError: wrong d, NaN or infinity; the sums are unchanged.
-        """
-        if features.ndim != 2 or features.shape[1] != self.num_features:
-            raise problem(
-                "features have a wrong shape",
-                got=features.shape,
-                expected=f"(n, {self.num_features})",
-                fix="pass one row per image, all from one extractor",
-            )
+        """Add finite rows (n, d) of any floating dtype."""
         if not len(features):
             return
         rows = features.astype(np.float64)  # (n, d)
-        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(bad):
-            raise problem(
-                "features are not finite",
-                got=f"NaN or infinity in {len(bad)} of {len(rows)} rows, first in row {bad[0]}",
-                expected="finite numbers",
-                fix="check that image and the weights of the extractor",
-            )
         if not self.n:
             self._shift = rows.mean(axis=0)
         rows -= self._shift
@@ -92,24 +62,13 @@ class Statistics:
         self._outer += rows.T @ rows
 
     def mean(self) -> FloatArray:
-        """Return the mean (d,)."""
-        self._require(1)
+        """Return the mean (d,) of at least one row."""
         return self._shift + self._sum / self.n
 
     def covariance(self) -> FloatArray:
-        """Return the unbiased covariance (d, d), divided by n - 1 and exactly symmetric."""
-        self._require(2)
+        """Return the unbiased covariance (d, d) of at least two rows, divided by n - 1 and exactly symmetric."""
         scatter = self._outer - np.outer(self._sum, self._sum) / self.n  # (d, d)
         return (scatter + scatter.T) / (2 * (self.n - 1))
-
-    def _require(self, least: int) -> None:
-        if self.n < least:
-            raise problem(
-                "too few features for a mean and a covariance",
-                got=f"n = {self.n}",
-                expected=f"n >= {least}",
-                fix="use more images; FID requires many more images than features",
-            )
 
     def save(self, path: Path) -> None:
         """Write {mu, sigma, n, extractor, resize, set_hash, ...}; pytorch-fid reads mu and sigma."""
@@ -119,46 +78,20 @@ class Statistics:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file of `save`; further rows can be added.
-
-        Raises:
-            UserError: the file is missing, damaged, not finite or incomplete.
-        """
+        """Read a file of `save`; further rows can be added."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+                mu, sigma, n = file["mu"], file["sigma"], int(file["n"])
+                origin = Origin(**{field.name: file[field.name].item() for field in fields(Origin)})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
             raise problem(
                 f"statistics file {path} cannot be read",
                 got=str(error) or type(error).__name__,
-                expected="an npz file with mu, sigma, n and the extractor",
+                expected="an npz file with mu, sigma, n, extractor, sha256, resize, set_hash",
                 fix="rerun the features stage",
             ) from error
-        names = [field.name for field in fields(Origin)]
-        missing = [name for name in ("mu", "sigma", "n", *names) if name not in arrays]
-        if missing:
-            raise problem(
-                f"statistics file {path} has no provenance",
-                got=f"without {', '.join(missing)}",
-                expected="mu, sigma, n, extractor, sha256, resize, set_hash",
-                fix="create it with the features stage: statistics of other suites must not be mixed with these",
-            )
-        return cls._restored(path, arrays, origin=Origin(**{name: arrays[name].item() for name in names}))
-
-    @classmethod
-    def _restored(cls, path: Path, arrays: dict[str, NDArray[Any]], *, origin: Origin) -> Self:
-        mu, sigma, n = arrays["mu"], arrays["sigma"], int(arrays["n"])
-        if mu.ndim != 1 or sigma.shape != (len(mu), len(mu)) or n < 2 or not np.isfinite(sigma).all():
-            raise problem(
-                f"statistics file {path} is inconsistent",
-                got=f"mu {mu.shape}, sigma {sigma.shape}, n = {n}",
-                expected="mu (d,), sigma (d, d), finite, n >= 2",
-                fix="rerun the features stage",
-            )
         statistics = cls(len(mu), origin=origin)
-        statistics.n = n
-        statistics._shift = mu.astype(np.float64)
-        statistics._outer = sigma.astype(np.float64) * (n - 1)
+        statistics.n, statistics._shift, statistics._outer = n, mu, sigma * (n - 1)
         return statistics
 
 

@@ -27,19 +27,12 @@ Times = Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of a training step.
+    """Inputs of a training step."""
 
-    Attributes:
-        x: Scaled latents, float32 (n, Z, h, w).
-        y: Labels, int64 (n,); `num_classes` if dropped for guidance.
-        t: Timesteps (n,) of the objective: int64, or float32 for a flow.
-        noise: Standard normal noise, float32 (n, Z, h, w).
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
-    t: torch.Tensor
-    noise: torch.Tensor
+    x: torch.Tensor  # Scaled latents, float32 (n, Z, h, w)
+    y: torch.Tensor  # Labels, int64 (n,); `num_classes` if dropped for guidance
+    t: torch.Tensor  # Timesteps (n,) of the objective: int64, or float32 for a flow
+    noise: torch.Tensor  # Standard normal noise, float32 (n, Z, h, w)
 
 
 def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREAM) -> np.random.Generator:

@@ -41,13 +41,9 @@ def encode_tiles(
     The codec encodes views of a tile, because an autoencoder is not equivariant.
 
     Args:
-        tiles: Dataset.
-        codec: Encoder; its `input` prepares tiles.
-        folder: Folder of shards, labels, splits and index.json.
         tiles_digest: Digest of the tiles' manifest; shards of other tiles are encoded again.
         views: 2 for tiles and mirror images, 8 with quarter turns; shards of 2 views are part of 8.
         shard_size: Rows per shard, the unit of resumption.
-        batch: Tiles per call of the codec.
 
     Returns the shape, moments, scale, mean and standard deviation per channel for the manifest.
 

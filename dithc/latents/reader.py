@@ -26,7 +26,7 @@ class Latents:
     """Latents of a dataset, in the order of its accepted tiles.
 
     Opening reads the index and compares sizes, which is cheap for any number of rows. The first access to a shard maps
-    it and compares its SHA-256. `verify` hashes all files.
+    it and compares its SHA-256.
 
     Args:
         folder: Output folder of `Latents.encode`.
@@ -108,16 +108,6 @@ class Latents:
             stored = self._opened.get((shard, view))
             out[place] = (self._whole(shard, view) if stored is None else stored)[row]
         return out
-
-    def verify(self) -> list[str]:
-        """Hash every file of the index; return one sentence per modified file."""
-        entries = [view for shard in self.info["shards"] for view in _views(shard)]
-        entries += [self.info["labels"], self.info["splits"]]
-        paths = [(self.folder / entry["path"], entry["sha256"]) for entry in entries]
-        altered = [path for path, sha256 in paths if not path.exists() or sha256_file(path) != sha256]
-        return [f"{path} is missing or has other bytes than were written (SHA-256 differs)" for path in altered]
-
-    # checks
 
     def _check_sizes(self) -> None:
         """Check the size of every file in the index without opening it."""

@@ -21,11 +21,7 @@ def read_json(path: Path | None) -> dict[str, Any]:
 
 
 def read_bench(path: Path, kind: str) -> dict[str, Any]:
-    """Read the file of `dithc bench KIND --json`.
-
-    Raises:
-        UserError: the file is unreadable, or is not a result of this benchmark.
-    """
+    """Read the file of `dithc bench KIND --json`."""
     content = read_json(path)
     if content.get("bench") != kind or "summary" not in content:
         raise problem(

@@ -75,22 +75,16 @@ class DatasetFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Metrics of a run by ascending step, arrays of one length with NaN for missing values.
-
-    Attributes:
-        val_loss: squared error on held-out tiles.
-        segments: last steps of the jobs of the run, without the final one.
-        resumes: steps at which the run resumed after an unplanned stop.
-    """
+    """Metrics of a run by ascending step, arrays of one length with NaN for missing values."""
 
     run: str
     steps: Values
     loss: Values
     images_per_second: Values
-    val_loss: Values
+    val_loss: Values  # squared error on held-out tiles
     lr: Values
-    segments: list[int] = field(default_factory=list)
-    resumes: list[int] = field(default_factory=list)
+    segments: list[int] = field(default_factory=list)  # last steps of the jobs of the run, without the final one
+    resumes: list[int] = field(default_factory=list)  # steps at which the run resumed after an unplanned stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +142,10 @@ class Score:
     """Scores of an evaluation; a number is None if it could not be computed."""
 
     fid: float
-    kid: float | None
+    kid: float | None = None
     kid_interval: list[float] | None = None
-    floor: float | None
-    floor_n: list[int] | None
+    floor: float | None = None
+    floor_n: list[int] | None = None
     n_real: int
     n_generated: int
     extractor: str
@@ -159,8 +153,8 @@ class Score:
     resize: str
     kind: str = ""
     comparable: bool
-    note: str
-    warnings: list[str]
+    note: str = ""
+    warnings: list[str] = field(default_factory=list)
     copies: float | None = None
     copies_held_out: float | None = None
     fid_interval: list[float] | None = None
@@ -307,10 +301,6 @@ class Facts:
 
     Attributes:
         benches: results of `dithc bench KIND --json` by kind, except scaling.
-        stepwise_paper: figure 9 of the paper; None if unknown.
-        seed: root seed of the experiment.
-        config: configuration file for commands; None if unknown.
-        missing: expected results that were not run, by stage.
     """
 
     name: str
@@ -326,10 +316,10 @@ class Facts:
     versions: dict[str, str]
     benches: dict[str, dict[str, Any]] = field(default_factory=dict)
     scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
-    stepwise_paper: Printed | None = None
-    seed: int = 0
-    config: Path | None = None
-    missing: dict[str, list[str]] = field(default_factory=dict)
+    stepwise_paper: Printed | None = None  # figure 9 of the paper; None if unknown
+    seed: int = 0  # root seed of the experiment
+    config: Path | None = None  # configuration file for commands; None if unknown
+    missing: dict[str, list[str]] = field(default_factory=dict)  # expected results that were not run, by stage
 
     @property
     def measure(self) -> Measure:

@@ -39,10 +39,7 @@ def write_report(
     """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the facts.
 
     Args:
-        experiment: the experiment.
-        manifests: manifests of all stages.
-        out: page to write.
-        benches: JSON files of benchmarks by kind, see `collect`.
+        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
         scaling: JSON files of measured or simulated scaling.
         reference: numbers printed in the paper; None omits them.
         machine: description of this machine in lines.

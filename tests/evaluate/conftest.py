@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dithc.evaluate import Extractor, ImageSet
+from dithc.evaluate.extractors.inception import FIDInception
 
 
 def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str = "s", **changes: Any) -> ImageSet:
@@ -27,6 +28,23 @@ def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str 
             **changes,
         }
     )
+
+
+def random_inception() -> dict[str, torch.Tensor]:
+    """Return random weights of the Inception that produce features of moderate size that differ between images."""
+    generator, state = torch.Generator().manual_seed(0), {}
+    with torch.device("meta"):
+        network = FIDInception()
+    for name, value in network.state_dict().items():
+        if name.endswith(("running_var", "bn.weight")):
+            state[name] = 0.5 + torch.rand(value.shape, generator=generator)
+        elif name.endswith("num_batches_tracked"):
+            state[name] = torch.tensor(0)
+        else:
+            fan_in = max(value.shape[1:].numel(), 1)
+            scale = (2 / fan_in) ** 0.5 if value.ndim > 1 else 0.1
+            state[name] = torch.randn(value.shape, generator=generator) * scale
+    return state
 
 
 @pytest.fixture

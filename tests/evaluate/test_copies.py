@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dithc.evaluate import Extractor, compare, extract
 from dithc.evaluate.copies import MOST_QUERIES, copied_share, evenly, take
-from dithc.evaluate.turned import ARRAY_FILE, SIDECAR_FILE
+from dithc.evaluate.shards import TURNED_FILES
 from dithc.log import UserError
 from tests.evaluate.conftest import image_set
 
@@ -160,7 +160,7 @@ def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
     more = make()
     for folder, known in zip(more, before, strict=True):
         found = {path.name: path.read_bytes() for path in folder.iterdir()}
-        assert found.keys() - known.keys() == {ARRAY_FILE, SIDECAR_FILE}
+        assert found.keys() - known.keys() == set(TURNED_FILES)
         assert all(found[name] == content for name, content in known.items())
     again = compare(*more, is_train=IS_TRAIN)
     assert [numbers[name] for name in ("fid", "kid", "floor")] == [again[name] for name in ("fid", "kid", "floor")]
@@ -173,16 +173,16 @@ def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
 
 def test_what_an_interrupted_run_left_is_used_again_and_damage_is_not(make, coarse):
     real, generated = make()
-    content, seen = (generated / ARRAY_FILE).read_bytes(), coarse.network.seen
+    content, seen = (generated / TURNED_FILES[0]).read_bytes(), coarse.network.seen
     make()
     assert coarse.network.seen == seen
-    (generated / ARRAY_FILE).write_bytes(content[:-4] + b"abcd")
+    (generated / TURNED_FILES[0]).write_bytes(content[:-4] + b"abcd")
     with pytest.raises(UserError, match="cannot be used"):
         compare(real, generated, is_train=IS_TRAIN)
     make()
-    assert (generated / ARRAY_FILE).read_bytes() == content
+    assert (generated / TURNED_FILES[0]).read_bytes() == content
     assert coarse.network.seen == seen + 7 * GENERATED
-    (real / ARRAY_FILE).unlink()
+    (real / TURNED_FILES[0]).unlink()
     with pytest.raises(UserError, match="cannot be used"):
         compare(real, generated, is_train=IS_TRAIN)
 
@@ -204,11 +204,7 @@ def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_p
 
 def test_without_train_tiles_nothing_is_said_of_copies(make):
     real, generated = make()
-    for numbers in (
-        compare(real, generated),
-        compare(real, generated, is_train=np.arange(REAL) < 1),
-        compare(real, generated / "stats.npz", is_train=IS_TRAIN),
-    ):
+    for numbers in (compare(real, generated), compare(real, generated, is_train=np.arange(REAL) < 1)):
         assert [numbers[name] for name in SHARES] == [None] * 3
         assert not any("copies" in text for text in numbers["warnings"])
 

@@ -128,11 +128,6 @@ def test_sets_of_fewer_than_two_images_are_refused(total: int, extractor: Extrac
         run(extractor, np.zeros((total, 3, 8, 8), np.uint8), tmp_path)
 
 
-def test_float_images_are_refused(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="uint8"):
-        run(extractor, images / 255, tmp_path)
-
-
 def test_full_disk_leaves_earlier_shards_intact(
     extractor: Extractor, images: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ import torch
 
 from dithc.evaluate import load_extractor
 from dithc.evaluate.distances.frechet import fid
-from dithc.evaluate.extractors.inception import FIDInception
 from dithc.evaluate.statistics import Statistics
+from tests.evaluate.conftest import random_inception
 
 WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"
 theirs: Any = pytest.importorskip("pytorch_fid.inception", reason=WHY)
@@ -23,25 +23,10 @@ their_resize: Any = pytest.importorskip("cleanfid.resize", reason=WHY)
 pytestmark = pytest.mark.slow
 
 
-def random_state() -> dict[str, torch.Tensor]:
-    """Set weights that produce features of moderate size that differ between images."""
-    generator, state = torch.Generator().manual_seed(0), {}
-    for name, value in FIDInception().state_dict().items():
-        if name.endswith(("running_var", "bn.weight")):
-            state[name] = 0.5 + torch.rand(value.shape, generator=generator)
-        elif name.endswith("num_batches_tracked"):
-            state[name] = value
-        else:
-            fan_in = max(value.shape[1:].numel(), 1)
-            scale = (2 / fan_in) ** 0.5 if value.ndim > 1 else 0.1
-            state[name] = torch.randn(value.shape, generator=generator) * scale
-    return state
-
-
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("parity") / "random.pth"
-    torch.save(random_state(), path)
+    torch.save(random_inception(), path)
     return path
 
 

@@ -50,27 +50,6 @@ def test_covariance_is_exactly_symmetric() -> None:
     np.testing.assert_array_equal(sigma, sigma.T)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite_are_refused_and_nothing_is_added(bad: float) -> None:
-    statistics = stream(RNG.normal(size=(5, 3)))
-    rows = RNG.normal(size=(4, 3))
-    rows[2, 1] = bad
-    with pytest.raises(UserError, match="first in row 2"):
-        statistics.update(rows)
-    assert statistics.n == 5
-
-
-def test_wrong_number_of_features_is_refused() -> None:
-    with pytest.raises(UserError, match=r"\(n, 3\)"):
-        Statistics(3).update(np.zeros((2, 4)))
-
-
-def test_one_row_has_no_covariance() -> None:
-    statistics = stream(np.ones((1, 3)))
-    with pytest.raises(UserError, match="n = 1"):
-        statistics.covariance()
-
-
 def test_file_keeps_numbers_and_origin(tmp_path: Path) -> None:
     statistics = stream(RNG.normal(size=(20, 4)), 8)
     statistics.save(tmp_path / "stats.npz")
@@ -97,15 +76,10 @@ def test_rows_may_be_added_to_loaded_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.covariance(), np.cov(rows.T), rtol=1e-12)
 
 
-def test_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "stats.npz"
-    stream(RNG.normal(size=(20, 4))).save(path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match="cannot be read"):
-        Statistics.load(path)
-
-
-def test_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
+def test_truncated_files_and_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
+    stream(RNG.normal(size=(20, 4))).save(tmp_path / "cut.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
     np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))
-    with pytest.raises(UserError, match="has no provenance"):
-        Statistics.load(tmp_path / "other.npz")
+    for name in ("cut.npz", "other.npz"):
+        with pytest.raises(UserError, match=f"{name} cannot be read"):
+            Statistics.load(tmp_path / name)

@@ -1,6 +1,5 @@
 """Tests of the latents stage and its reader: exact round trip, and rejection of damaged files."""
 
-import json
 import logging
 import resource
 
@@ -55,24 +54,11 @@ def test_shards_hold_mean_and_log_variance_in_fp16(encoded, codec):
     np.testing.assert_allclose(latents.moments(rows).astype(np.float32), expected, rtol=2e-3, atol=2e-3)
 
 
-def test_mirror_images_are_encoded_not_mirrored_latents(encoded, codec):
-    tiles, folder, _ = encoded
-    latents = Latents(folder)
-    rows = np.array([9, 0, 5])
-    views = np.array([1, 0, 1])
-    x = codec.input(tiles, rows)
-    x[[0, 2]] = x[[0, 2]].flip(-1)
-    expected = torch.cat(codec.encode(x), dim=1).numpy()
-    stored = latents.moments(rows, views=views).astype(np.float32)
-    np.testing.assert_allclose(stored, expected, rtol=2e-3, atol=2e-3)
-    assert np.abs(stored[0] - latents.moments(rows)[0, ..., ::-1]).max() > 1e-3
-
-
 def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_tiles):
     tiles = fake_tiles(count=5)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8, shard_size=2, batch=2)
     latents = Latents(tmp_path)
-    assert latents.num_views == 8
+    assert (latents.num_views, latents.has_logvar, latents.shape) == (8, False, (4, 16, 16))
     rows = np.array([3, 1, 4])
     upright = torch.from_numpy(tiles.scaled(rows)).half()
     mirrored = upright.flip(-1)
@@ -83,7 +69,6 @@ def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_t
     assert len({found.tobytes() for found in seen}) == 8
     mixed = latents.moments(rows, views=np.array([7, 0, 2]))
     assert all(np.array_equal(mixed[place], seen[view][place]) for place, view in enumerate((7, 0, 2)))
-    assert latents.verify() == []
 
 
 def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
@@ -123,7 +108,6 @@ def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_til
     latents.moments(rows, views=np.array([0, 1, 6]))
     with pytest.raises(UserError, match=r"turned5-00000\.npy cannot be used"):
         latents.moments(rows, views=np.array([0, 5, 6]))
-    assert len(latents.verify()) == 1
 
 
 def test_rows_labels_and_splits_follow_the_tiles(encoded):
@@ -141,17 +125,6 @@ def test_channel_statistics_are_those_of_train_rows(encoded):
     np.testing.assert_allclose(numbers["mean"], mean.mean(axis=(0, 2, 3)), rtol=1e-9)
     expected = np.sqrt(mean.var(axis=(0, 2, 3)) + variance.mean(axis=(0, 2, 3)))
     np.testing.assert_allclose(numbers["std"], expected, rtol=1e-9)
-
-
-def test_pixel_latents_are_the_scaled_tiles(tmp_path, fake_tiles):
-    tiles = fake_tiles(count=5)
-    encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
-    latents = Latents(tmp_path)
-    assert not latents.has_logvar
-    assert latents.shape == (4, 16, 16)
-    assert np.array_equal(latents.moments(np.arange(5)), tiles.scaled(np.arange(5)).astype(np.float16))
-    mirrored = latents.moments(np.arange(5), views=np.ones(5, int))
-    assert np.array_equal(mirrored, tiles.scaled(np.arange(5)).astype(np.float16)[..., ::-1])
 
 
 def test_data_set_without_classes_has_one(tmp_path, fake_tiles):
@@ -228,34 +201,26 @@ def test_reader_refuses_another_codec_and_other_tiles(encoded):
         Latents(folder, tiles_digest="other")
 
 
-def test_reader_refuses_a_missing_index(encoded):
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"schema_version": 99}'])
+def test_reader_refuses_a_missing_or_damaged_index(encoded, content):
     _, folder, _ = encoded
     (folder / "index.json").unlink()
-    with pytest.raises(UserError, match="no such file"):
-        Latents(folder)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 99}'])
-def test_reader_refuses_a_damaged_index(encoded, content):
-    _, folder, _ = encoded
-    (folder / "index.json").write_text(content)
+    if content is not None:
+        (folder / "index.json").write_text(content)
     with pytest.raises(UserError, match=r"index\.json cannot be used"):
         Latents(folder)
 
 
 @pytest.mark.parametrize("name", ["shard-00001.npy", "flip-00000.npy", "labels.npy"])
-def test_reader_refuses_a_truncated_file(encoded, name):
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_reader_refuses_a_truncated_or_missing_file(encoded, name, damage):
     _, folder, _ = encoded
     path = folder / name
-    path.write_bytes(path.read_bytes()[:-10])
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[:-10])
     with pytest.raises(UserError, match=f"{name} cannot be used"):
-        Latents(folder)
-
-
-def test_reader_refuses_a_missing_shard(encoded):
-    _, folder, _ = encoded
-    (folder / "shard-00002.npy").unlink()
-    with pytest.raises(UserError, match=r"shard-00002\.npy cannot be used\n  got:      no such file"):
         Latents(folder)
 
 
@@ -267,23 +232,3 @@ def test_reader_refuses_labels_out_of_range(encoded, label):
     np.save(folder / "labels.npy", labels)
     with pytest.raises(UserError, match=r"labels[\s\S]*0 to 2 \(3 classes\)"):
         Latents(folder)
-
-
-def test_verify_finds_an_altered_byte(encoded):
-    _, folder, _ = encoded
-    latents = Latents(folder)
-    assert latents.verify() == []
-    path = folder / "flip-00001.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    assert latents.verify() == [f"{path} is missing or has other bytes than were written (SHA-256 differs)"]
-
-
-def test_index_is_readable_by_people(encoded):
-    _, folder, _ = encoded
-    index = json.loads((folder / "index.json").read_text())
-    assert index["codec"] == "kl-vae-test"
-    assert index["moments"] == "mean_logvar"
-    assert index["shards"][1]["first"] == 4
-    assert index["shards"][1]["flip"]["path"] == "flip-00001.npy"

@@ -14,10 +14,6 @@ from dithc.sealed import seal_line
 from dithc.summaries import short
 
 
-def test_smooth_of_a_constant_is_the_constant() -> None:
-    np.testing.assert_allclose(smooth(np.full(300, 0.25)), 0.25)
-
-
 def test_smooth_keeps_the_first_value_and_averages_the_last() -> None:
     values = np.arange(11, dtype=np.float64)
     smoothed = smooth(values, window=5)

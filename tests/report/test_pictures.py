@@ -10,10 +10,8 @@ from dithc.data import Tiles
 from dithc.papers import Reference
 from dithc.report.collect import collect, gather
 from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.pictures import galleries
-from dithc.report.pictures.composites import composites
+from dithc.report.pictures.gallery import GAP, composites, galleries, mosaic
 from dithc.report.pictures.measured import radial_power
-from dithc.report.pictures.mosaic import GAP, mosaic
 from dithc.report.pictures.nearest import nearest_tiles
 
 

@@ -16,14 +16,7 @@ LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
 
 def training(name: str, seed: int, speed: float, *, late: float) -> dict[str, Any]:
     points = [
-        {
-            "step": 800 // part,
-            "seconds": late + 600 / part,
-            "flops": 1.0,
-            "fid": 90 * (speed / part) ** -0.5,
-            "kid": 0.1,
-        }
-        for part in (8, 4, 2, 1)
+        {"step": 800 // part, "seconds": late + 600 / part, "fid": 90 * (speed / part) ** -0.5} for part in (8, 4, 2, 1)
     ]
     return {"contender": name, "seed": seed, "seconds_per_step": 1.0, "points": points}
 
@@ -59,9 +52,7 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
     }
 
 
-@pytest.mark.parametrize(
-    ("contenders", "seeds", "alike"), [(2, 1, False), (6, 3, False), (19, 1, True), (24, 3, False), (24, 1, False)]
-)
+@pytest.mark.parametrize(("contenders", "seeds", "alike"), [(2, 1, False), (19, 1, True), (24, 3, False)])
 @pytest.mark.slow
 def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
     given = result(contenders, seeds=seeds, alike=alike)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dithc.report.engine.sampling_rows import decoded_pictures, pictures, speedups
-from dithc.report.figures.sampling import draw_ways
+from dithc.report.figures.sampling import draw_ways, pictures, speedups
 
 
 def row(name: str, speedup: float) -> dict[str, Any]:
@@ -12,7 +11,9 @@ def row(name: str, speedup: float) -> dict[str, Any]:
 
 ROWS = [row("one-rank", 1.0), row("shared-kv", 1.9), row("ring", 1.7), {"name": "cfg", "status": "skipped"}]
 PIXELS = [[[0, 128, 255]] * 4] * 4
-RESULT = {
+RESULT: dict[str, Any] = {
+    "settings": {"model": "DiT-S/2"},
+    "ranks": {"ranks": 2, "cpus": 1},
     "cells": [{"tokens": 256, "dtype": "fp32", "guidance": 4.0, "rows": ROWS}],
     "images": {
         "tokens": 16, "dtype": "fp32", "guidance": 1.0, "steps": 4, "largest": 2.0, "rows": [*ROWS, row("taylor-3", 2.2)],
@@ -33,7 +34,7 @@ RESULT = {
 
 
 def test_only_what_differs_has_a_difference_to_draw() -> None:
-    one, shared, ring = pictures(RESULT)
+    one, shared, ring = pictures(RESULT["images"])
     assert (one.difference, shared.difference) == (None, None)
     assert ring.difference is not None
     assert ring.difference.max() == 5e-7, "relative to the largest number"
@@ -43,7 +44,6 @@ def test_only_what_differs_has_a_difference_to_draw() -> None:
         ("image of 4 steps,\n16 tokens, fp32, not guided", {"shared-kv", "ring", "taylor-3"}),
         ("decoded: 1,024 px, sd-vae", {"by-rows"}),
     ]
-    ((name, decoded),) = decoded_pictures(RESULT)
-    assert (name, [one.label for one in decoded]) == ("sd-vae", ["one-rank", "by-rows"])
-    assert draw_ways(found, pictures(RESULT), title="", ranks=2, decoded=[(name, decoded)])[:4] == b"\x89PNG"
-    assert draw_ways(found, [], title="", ranks=2)[:4] == b"\x89PNG", "stopped before the images"
+    assert draw_ways(RESULT)[:4] == b"\x89PNG"
+    stopped = {**RESULT, "images": {}, "decoding": {"decoders": []}}
+    assert draw_ways(stopped)[:4] == b"\x89PNG", "stopped before the images"

@@ -12,7 +12,7 @@ from dithc.papers import read_reference
 from dithc.report import write_report
 from dithc.report.collect.experiment import read_scaling
 from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, points_table, together
-from dithc.report.figures.scaling import blend, draw_scaling, spaced
+from dithc.report.figures.scaling import draw_scaling, spaced
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 
@@ -113,12 +113,6 @@ def test_names_of_curves_do_not_cover_each_other() -> None:
     order = sorted(placed)
     assert all(high - low >= 0.1 - 1e-9 for low, high in pairwise(order))
     assert placed[3] < placed[2] < placed[4]
-
-
-def test_colours_blend() -> None:
-    assert blend("#000000", "#ffffff", share=0.0) == "#000000"
-    assert blend("#0072b2", "#ffffff", share=1.0) == "#ffffff"
-    assert blend("#000000", "#204060", share=0.5) == "#102030"
 
 
 @pytest.mark.slow

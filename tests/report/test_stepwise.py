@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.papers import read_reference
-from dithc.report.engine.stepwise_stages import stage_bars
-from dithc.report.figures.stepwise import draw_stages
+from dithc.report.figures.stepwise import draw_stages, stage_bars
 
 REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 

@@ -8,8 +8,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.data import Tiles
-from dithc.report.figures.tile_set import Fate, TileSet, read_tiles
-from dithc.report.figures.tiles import tiles_figure
+from dithc.report.figures.tiles import Fate, TileSet, read_tiles, tiles_figure
 from tests.report.texts import assert_legible, written
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]

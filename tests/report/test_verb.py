@@ -8,7 +8,7 @@ import pytest
 
 from dithc.cli import main
 
-ROOT = Path(__file__).parents[2]
+WORDS = ["report", "--config", "config.json", "--out", "report.html", "--manifests"]
 
 
 @pytest.fixture
@@ -26,17 +26,7 @@ def planted(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.slow
 def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "report",
-        "--config",
-        "config.json",
-        "--manifests",
-        *map(str, planted.paths),
-        "--bench",
-        "--out",
-        "report.html",
-    ]
-    assert main(words) == 0
+    assert main([*WORDS, *map(str, planted.paths), "--bench"]) == 0
     said = capsys.readouterr().out
     assert "FID 48.26" in said
     assert "NOT COMPARABLE" in said
@@ -45,17 +35,7 @@ def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pyt
 
 
 def test_missing_manifest_ends_with_status_2_and_no_page(planted: Any) -> None:
-    words = [
-        "report",
-        "--config",
-        "config.json",
-        "--manifests",
-        *map(str, planted.paths),
-        "gone.json",
-        "--out",
-        "report.html",
-    ]
-    assert main(words) == 2
+    assert main([*WORDS, *map(str, planted.paths), "gone.json"]) == 2
     assert not Path("report.html").exists()
 
 
@@ -64,7 +44,6 @@ def test_manifest_of_numbers_that_no_stage_writes_ends_with_status_2_and_no_page
 ) -> None:
     path = next(path for path in planted.paths if "fid" in path.parts)
     planted.change(path, numbers={**planted.score("final", "finetune-sentinel2"), "kid": "low"})
-    words = ["report", "--config", "config.json", "--manifests", *map(str, planted.paths), "--out", "report.html"]
-    assert main(words) == 2
+    assert main([*WORDS, *map(str, planted.paths)]) == 2
     assert "invalid `numbers.kid` of stage 'fid'" in capsys.readouterr().err
     assert not Path("report.html").exists()

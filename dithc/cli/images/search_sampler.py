@@ -95,4 +95,4 @@ def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "C
         )
     log.info(f"computing features of {len(rows)} train tiles")
     real = features(tiles.rgb(np.sort(rows)))
-    return lambda images: kid(real, features(images), seed=experiment.seed).value
+    return lambda images: kid([real], [features(images)], seed=experiment.seed).value

@@ -4,7 +4,7 @@ Contents: pure functions of features or of their statistics, in float64.
 
 Invariants: no torch. Each distance has an estimate of the effect of a finite number of images.
 
-Extending: another distance is a file here, and an optional metric in `beside.py`.
+Extending: another distance is a file here, and an optional metric of `compare`.
 """
 
 from dithc.evaluate.distances.frechet import Floor, few_images, fid, floor, floor_at

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray, Statistics, require_same
-from dithc.log import logger, problem
+from dithc.log import logger
 
 log = logger(__name__)
 
@@ -25,11 +25,7 @@ class Floor:
 
 
 def fid(a: Statistics, b: Statistics) -> float:
-    """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6).
-
-    Raises:
-        UserError: a set has fewer than two images, or extractor, resize, stretch or number of features differ.
-    """
+    """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6)."""
     require_same(a, b)
     for text in few_images(a, b):
         log.warning(text)
@@ -52,33 +48,28 @@ def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, si
     The trace is then the sum of their square roots, from two symmetric eigenproblems. Directions in which A has no
     variance beyond rounding are omitted: their square roots would turn rounding of 1e-16 into an error of 1e-8 each.
     """
-    w, v = np.linalg.eigh(sigma_a)  # (d,), (d, d)
-    kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
-    root = v[:, kept] * np.sqrt(w[kept])  # (d, r)
+    w, v = varying(sigma_a)
+    root = v * np.sqrt(w)  # (d, r)
     product = root.T @ sigma_b @ root  # (r, r)
     eigenvalues = np.linalg.eigvalsh((product + product.T) / 2)  # (r,)
     trace = np.trace(sigma_a) + np.trace(sigma_b) - 2 * np.sqrt(np.maximum(eigenvalues, 0)).sum()
     return float(max(np.sum((mu_a - mu_b) ** 2) + trace, 0.0))
 
 
-def floor(features: NDArray[np.floating] | Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
-    """Return the FID of two random halves of a real set, features (n, d) or blocks of rows.
+def varying(sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues (r,) and eigenvectors (d, r) of a covariance with variance beyond rounding."""
+    w, v = np.linalg.eigh(sigma)  # (d,), (d, d)
+    kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
+    return w[kept], v[:, kept]
+
+
+def floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
+    """Return the FID of two random halves of a real set of at least four rows, in blocks of features (n, d).
 
     It is the best score of a generator at n / 2, somewhat above the distance of two new sets of the full size. A score
     near or below it means that the sets cannot be distinguished at this n.
-
-    Raises:
-        UserError: the set has fewer than four rows.
     """
-    blocks = [features] if isinstance(features, np.ndarray) else list(features)
-    n = sum(len(block) for block in blocks)
-    if n < 4:
-        raise problem(
-            "too few images for a floor of real half against real half",
-            got=f"n = {n}",
-            expected="n >= 4",
-            fix="use more real images",
-        )
+    n = sum(map(len, blocks))
     in_first = np.random.default_rng(seed).permutation(n) < n // 2  # (n,)
     first, second = Statistics(blocks[0].shape[1]), Statistics(blocks[0].shape[1])
     start = 0

@@ -7,16 +7,14 @@ interval does not contain the bias of the distance for few images, which the flo
 In float64. Legend: n rows of a set, d features.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dithc.evaluate.copies import Blocks, pieces
+from dithc.evaluate.distances.frechet import varying
 from dithc.evaluate.statistics import FloatArray, Statistics
 from dithc.runs import outcome
 
 AT_ONCE = 4096  # rows, so that each copy needs 64 MB with 2,048 features
-Blocks = Sequence[NDArray[np.floating]]
 
 
 def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, blocks_b: Blocks) -> list[float] | None:
@@ -40,19 +38,17 @@ def _variance(own: Statistics, blocks: Blocks, other: Statistics) -> float:
     mean, apart = own.mean(), 2 * (own.mean() - other.mean())  # (d,)
     curved = np.eye(own.num_features) - _transport(own.covariance(), other.covariance())  # (d, d)
     total = squares = 0.0
-    for block in blocks:
-        for start in range(0, len(block), AT_ONCE):
-            z = block[start : start + AT_ONCE].astype(np.float64) - mean  # (rows, d)
-            influence = z @ apart + np.einsum("nd,nd->n", z @ curved, z)
-            total, squares = total + float(influence.sum()), squares + float((influence**2).sum())
+    for _, part in pieces(blocks, AT_ONCE):
+        z = part.astype(np.float64) - mean  # (rows, d)
+        influence = z @ apart + np.einsum("nd,nd->n", z @ curved, z)
+        total, squares = total + float(influence.sum()), squares + float((influence**2).sum())
     return max(squares - total**2 / own.n, 0.0) / own.n**2
 
 
 def _transport(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return T (d, d) with T A T = B on the directions in which A varies: A^(-1/2) (A^(1/2) B A^(1/2))^(1/2) A^(-1/2)."""
-    w, v = np.linalg.eigh(a)  # (d,), (d, d)
-    kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
-    root, inverse = v[:, kept] * np.sqrt(w[kept]), v[:, kept] / np.sqrt(w[kept])  # (d, r)
+    w, v = varying(a)
+    root, inverse = v * np.sqrt(w), v / np.sqrt(w)  # (d, r)
     eigenvalues, vectors = np.linalg.eigh(root.T @ b @ root)  # (r,), (r, r)
     half = (inverse @ vectors) * np.maximum(eigenvalues, 0.0) ** 0.25  # (d, r)
     return np.asarray(half @ half.T)

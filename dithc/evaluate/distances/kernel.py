@@ -3,14 +3,14 @@
 Pure functions in float64. Legend: n and m rows, d features.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.evaluate.copies import take
 from dithc.evaluate.statistics import FloatArray
-from dithc.log import problem
 from dithc.runs import outcome
 
 SUBSET = 1000
@@ -51,24 +51,13 @@ class Kid:
         return {name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in ("real", "generated")}
 
 
-def kid(
-    a: NDArray[np.floating] | Sequence[NDArray[np.floating]],
-    b: NDArray[np.floating] | Sequence[NDArray[np.floating]],
-    *,
-    seed: int = 0,
-) -> Kid:
-    """Return the unbiased squared MMD of features (n, d) with the kernel (x . y / d + 1)^3 (Binkowski et al. 2018, section 4).
+def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Kid:
+    """Return the unbiased squared MMD of blocks of features (n, d) (Binkowski et al. 2018, section 4).
 
-    It is unbiased at small n, and may be slightly negative. Sets of up to 1,000 rows are used completely. For larger
-    sets, value and pulls are means over 50 random subsets of 1,000 rows.
-
-    Raises:
-        UserError: a set has fewer than two rows.
+    The kernel is (x . y / d + 1)^3. The value may be slightly negative. Sets of up to 1,000 rows, at least two, are
+    used completely. For larger sets, value and pulls are means over 50 random subsets of 1,000 rows.
     """
-    blocks_a, blocks_b = ([a] if isinstance(a, np.ndarray) else a), ([b] if isinstance(b, np.ndarray) else b)
-    n_a, n_b = sum(map(len, blocks_a)), sum(map(len, blocks_b))
-    if min(n_a, n_b) < 2:
-        raise problem("too few images for KID", got=f"n = {n_a} and {n_b}", expected="n >= 2", fix="use more images")
+    n_a, n_b = sum(map(len, a)), sum(map(len, b))
     generator = np.random.default_rng(seed)
     subsets = 1 if max(n_a, n_b) <= SUBSET else SUBSETS
     has_pulls = min(n_a, n_b) > 2
@@ -76,7 +65,7 @@ def kid(
     values = []
     for _ in range(subsets):
         of_a, of_b = _subset(n_a, generator), _subset(n_b, generator)
-        k_xx, k_yy, k_xy = _kernels(_rows(blocks_a, of_a), _rows(blocks_b, of_b))
+        k_xx, k_yy, k_xy = _kernels(*(take(of, rows).astype(np.float64) for of, rows in ((a, of_a), (b, of_b))))
         values.append(_mmd2(k_xx, k_yy, k_xy))
         if has_pulls:
             real[of_a] += _pulls(k_xx, k_xy) / subsets
@@ -89,20 +78,11 @@ def _subset(n: int, generator: np.random.Generator) -> NDArray[np.int64]:
     return np.sort(generator.permutation(n)[:SUBSET]).astype(np.int64)
 
 
-def _rows(blocks: Iterable[NDArray[np.floating]], indices: NDArray[np.int64]) -> FloatArray:
-    """Return the rows of sorted indices in consecutive blocks."""
-    parts, start = [], 0
-    for block in blocks:
-        inside = indices[(indices >= start) & (indices < start + len(block))] - start
-        parts.append(block[inside].astype(np.float64))
-        start += len(block)
-    return np.concatenate(parts)
-
-
 def _kernels(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the kernels of x with x (n, n), y with y (m, m), and x with y (n, m)."""
     d = x.shape[1]
-    k_xx, k_yy, k_xy = (_cube(p @ q.T / d + 1) for p, q in ((x, x), (y, y), (x, y)))
+    bases = (p @ q.T / d + 1 for p, q in ((x, x), (y, y), (x, y)))
+    k_xx, k_yy, k_xy = (base * base * base for base in bases)  # ten times faster than base**3, which calls pow
     return k_xx, k_yy, k_xy
 
 
@@ -123,7 +103,3 @@ def _pulls(within: FloatArray, between: FloatArray) -> FloatArray:
     own, other = within.sum(axis=1) - np.diag(within), between.sum(axis=1)  # (n,)
     lost = 2 * (own - own.mean()) / ((n - 1) * (n - 2)) - 2 * (other - other.mean()) / ((n - 1) * m)
     return np.asarray(np.sqrt((n - 1) / n) * lost)
-
-
-def _cube(x: FloatArray) -> FloatArray:
-    return x * x * x  # ten times faster than x**3, which calls pow

@@ -8,18 +8,17 @@ generated image (Naeem et al. 2020, section 3). Distances are computed for two b
 In float64. Legend: n real and m generated rows, d features.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dithc.evaluate.copies import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray
 from dithc.log import problem
 
 AT_ONCE = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 features of a block 17 MB
 NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers
-Blocks = Sequence[NDArray[np.floating]]
 
 
 class Neighbours(NamedTuple):
@@ -31,17 +30,12 @@ class Neighbours(NamedTuple):
     coverage: float
 
 
-def neighbours(
-    real: Blocks, generated: Blocks, *, k: int = NEAREST_OF_PRECISION, k_density: int = NEAREST_OF_DENSITY
-) -> Neighbours:
+def neighbours(real: Blocks, generated: Blocks) -> Neighbours:
     """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
-    Neighbor `k` sets the radius of precision and recall, `k_density` the radius of density and coverage. A row at the
-    radius is inside, so equal sets return 1.
-
-    Raises:
-        UserError: a set has no k-th neighbor.
+    A row at the radius is inside, so equal sets return 1.
     """
+    k, k_density = NEAREST_OF_PRECISION, NEAREST_OF_DENSITY
     n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
     if min(n, m) <= most:
         raise problem(
@@ -54,8 +48,8 @@ def neighbours(
     of_real, of_generated = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))
     is_precise, is_covered = np.zeros(m, bool), np.zeros(n, bool)
     is_recalled, inside = np.zeros(n, bool), 0
-    for rows, x in _pieces(real, center):
-        for others, y in _pieces(generated, center):
+    for rows, x in _centered(real, center):
+        for others, y in _centered(generated, center):
             squared = _squared(x, y)  # (rows, others)
             is_precise[others] |= (squared <= of_real[k][rows, None]).any(axis=0)
             is_recalled[rows] |= (squared <= of_generated[k][others]).any(axis=1)
@@ -66,14 +60,8 @@ def neighbours(
     return Neighbours(float(is_precise.mean()), float(is_recalled.mean()), density, float(is_covered.mean()))
 
 
-def _pieces(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield at most AT_ONCE rows at a time: their positions, and their features relative to the center."""
-    begin = 0
-    for block in blocks:
-        for start in range(0, len(block), AT_ONCE):
-            rows = block[start : start + AT_ONCE] - center
-            yield slice(begin + start, begin + start + len(rows)), rows
-        begin += len(block)
+def _centered(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
+    return ((place, part - center) for place, part in pieces(blocks, AT_ONCE))
 
 
 def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -94,9 +82,9 @@ def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -
     """
     most = max(ranks) + 1  # a row is its own nearest
     found = {k: np.empty(sum(map(len, blocks))) for k in ranks}
-    for rows, x in _pieces(blocks, center):
+    for rows, x in _centered(blocks, center):
         best = np.full((len(x), most), np.inf)
-        for _, y in _pieces(blocks, center):
+        for _, y in _centered(blocks, center):
             best = np.partition(np.concatenate([best, _squared(x, y)], axis=1), most - 1, axis=1)[:, :most]
         best.sort(axis=1)
         slack = (x**2).sum(axis=1) * (8 * x.shape[1] * np.finfo(np.float64).eps)

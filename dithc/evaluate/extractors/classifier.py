@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
-from dithc.evaluate.extractors.extractor import Extractor, require_images
+from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import fill, read_state, require_file, write_safetensors
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, sha256_file
@@ -79,9 +79,6 @@ def train_classifier(
         images: uint8 RGB (N, 3, H, W), H and W at least 8; memory maps are read in batches.
         labels: Integer class of each image (N,).
         path: File to write; `metrics` in the same folder receives the loss of every step.
-        steps: Number of optimizer steps.
-        seed: Seed of the initial weights, the order and the flips.
-        batch: Images per step.
         defects: Whether to add defects (`defects.py`) and learn their type and level; one class is then enough.
 
     Returns:
@@ -89,7 +86,7 @@ def train_classifier(
         `defects_told`, the share (0..1) of defects that the classifier recognizes.
 
     Raises:
-        UserError: Images are invalid, lengths differ, only one class exists, or training diverged.
+        UserError: Images are too small, only one class exists, or training diverged.
         OSError: The disk is full or not writable; an earlier file at `path` is intact.
     """
     classes = _require_trainable(images, labels, least=1 if defects else 2)
@@ -139,11 +136,7 @@ def train_classifier(
 
 
 def load(path: Path) -> Extractor:
-    """Read a file of `train_classifier`.
-
-    Raises:
-        UserError: the file is missing, damaged or from another program.
-    """
+    """Read a file of `train_classifier`."""
     require_file(path, kind="classifier", what_to_put="the file of `train_classifier`, about 0.4 MB")
     state, metadata = read_state(path)
     kind = metadata.get("kind")
@@ -170,14 +163,6 @@ def load(path: Path) -> Extractor:
 
 
 def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
-    require_images(images)
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise problem(
-            "labels for the classifier do not match the images",
-            got=f"{labels.dtype} {labels.shape}",
-            expected=f"integers of shape {(len(images),)}",
-            fix="pass one integer class per image",
-        )
     classes = np.unique(labels)
     if len(classes) < least:
         raise problem(

@@ -5,7 +5,7 @@ Legend: N batch, H height, W width, d features.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -52,9 +52,8 @@ class Extractor:
         """Return finite float32 features (N, d) of uint8 RGB images (N, 3, H, W).
 
         Raises:
-            UserError: another dtype or layout, or the network returns NaN, infinity or another shape.
+            UserError: the network returns NaN, infinity or another shape.
         """
-        require_images(images)
         with torch.inference_mode():
             pixels = torch.from_numpy(np.array(images))  # (N, 3, H, W), a copy: memory maps are read-only
             most = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
@@ -87,25 +86,6 @@ class Extractor:
             note=self.note,
             set_hash=set_hash,
             stretch=stretch,
-        )
-
-
-def require_images(images: NDArray[Any]) -> None:
-    """Reject inputs other than a batch of uint8 RGB images (N, 3, H, W)."""
-    if images.dtype != np.uint8:
-        raise problem(
-            "images for feature extraction have a wrong dtype",
-            got=images.dtype,
-            expected="uint8, 0..255, stretched the same way for real and generated images",
-            fix="apply the fixed display stretch of the dataset first",
-        )
-    if images.ndim != 4 or images.shape[1] != 3:
-        channels_last = images.ndim == 4 and images.shape[3] == 3
-        raise problem(
-            "images for feature extraction have a wrong layout",
-            got=images.shape,
-            expected="(N, 3, H, W), RGB",
-            fix="transpose (0, 3, 1, 2)" if channels_last else "select three bands and stack them on axis 1",
         )
 
 

@@ -194,11 +194,7 @@ class FIDInception(nn.Module):
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read the FID Inception.
-
-    Raises:
-        UserError: the file is missing, damaged, or has other keys or an unexpected hash.
-    """
+    """Read the FID Inception."""
     require_file(path, kind="inception", what_to_put=f"{WELL_KNOWN_NAME}, a state dict of about 92 MB")
     sha256 = sha256_file(path)
     published = sha256.startswith(WELL_KNOWN_SHA256_START)

@@ -1,13 +1,21 @@
 """Loading of the extractor in a configuration."""
 
+import hashlib
+import json
 from pathlib import Path
-from typing import get_args
 
+import torch
+from torch import Tensor
+
+from dithc import extensions
 from dithc.config import codecs
-from dithc.evaluate.extractors import classifier, inception, installed, scripted, squeezenet
+from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
-from dithc.log import logger, problem
+from dithc.evaluate.extractors.scripted import probe, ramp
+from dithc.log import logger
+from dithc.runs import sha256_file
 
+SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
 NOWHERE = Path()  # for extractors without a file
 log = logger(__name__)
 
@@ -20,17 +28,14 @@ def load_extractor(
     Args:
         kind: `inception` (network of the FID), `squeezenet` (Caffe's v1.0), `torchscript` (a network with the contract in
             `scripted.py`), `classifier` (trained by this workflow), or complete settings of an installed package.
-        path: Weights file.
-        resize: `legacy-pytorch` or `clean`; None means `legacy-pytorch` for inception, `clean` for squeezenet. It has
-            no effect on the other extractors.
+        resize: None means `legacy-pytorch` for inception, `clean` for squeezenet. It has no effect on other extractors.
         trust: Whether to run the code in a `torchscript` file with the rights of the user.
 
     Raises:
-        UserError: Type or mode is unknown, a program is not trusted, or the file is missing, damaged or has another
-            structure.
+        UserError: A program is not trusted, or the file is missing, damaged or has another structure.
     """
     extractor = (
-        installed.load(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
+        _of_package(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
     )
     log.info(
         f"extractor {extractor.kind} {path if isinstance(kind, str) else kind.words}: {extractor.num_features} features, sha256 "
@@ -40,26 +45,42 @@ def load_extractor(
 
 
 def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
-    _require_choice("`kind` of the feature extractor", kind, get_args(Kind))
-    if resize is not None:
-        _require_choice("resize mode of the feature extractor", resize, get_args(Resize))
-    if kind in ("inception", "squeezenet"):
-        if resize == "none":
-            raise problem(
-                f"resize mode of the {kind} extractor",
-                got="none",
-                expected="legacy-pytorch or clean",
-                fix="select one of the two: this network has a fixed input size",
-            )
-        fixed_size = inception.load if kind == "inception" else squeezenet.load
-        extractor = fixed_size(path, resize=resize)
-    else:
-        extractor = scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
-        if resize not in (None, "none"):
-            log.info(f"resize {resize} has no effect: the {kind} extractor accepts images of any size")
-    return extractor
+    if kind == "inception":
+        return inception.load(path, resize=resize)
+    if kind == "squeezenet":
+        return squeezenet.load(path, resize=resize)
+    return scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
 
 
-def _require_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise problem(what, got=repr(value), expected=" | ".join(choices), fix="set one of these in the configuration")
+def _of_package(settings: codecs.InstalledExtractor) -> Extractor:
+    """Open an installed extractor, which keeps the contract of `scripted.py` and returns equal features in any batch."""
+    decides = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
+    for path in settings.files:
+        digest.update(sha256_file(path).encode())
+    network = settings.called(settings.network)
+
+    def features(images: Tensor) -> Tensor:
+        given: Tensor = network(images.float())
+        return given
+
+    num_features = probe(features, named=f"extractor {settings.words}", fix=extensions.FIX)
+    with torch.inference_mode():
+        both, again, alone = features(ramp()), features(ramp()), features(ramp()[:1])
+    difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))
+    if not difference <= SAME * float(both.abs().max().clamp(min=1e-12)):
+        raise settings.fault(
+            "returns features that vary with the batch or between calls",
+            got=f"a difference of {difference:.2g}",
+            expected=f"at most {SAME} of the largest magnitude: evaluation mode, no dropout, no statistics of the batch",
+        )
+    return Extractor(
+        name=settings.kind,
+        kind=settings.kind,
+        sha256=digest.hexdigest(),
+        num_features=num_features,
+        resize="none",
+        comparable=False,
+        note=f"features of {settings.words}, of {' '.join(settings.extension.values())}: not comparable with published FID",
+        network=features,
+    )

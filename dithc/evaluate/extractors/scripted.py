@@ -29,11 +29,7 @@ FIX = "script a wrapper that resizes, normalizes and returns one feature vector 
 
 
 def load(path: Path, *, trust: bool) -> Extractor:
-    """Read a TorchScript network and determine d with a small batch.
-
-    Raises:
-        UserError: the file is not trusted, missing or unreadable, or the network violates the contract.
-    """
+    """Read a TorchScript network and determine d with a small batch."""
     if not trust:
         raise problem(
             f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
@@ -66,16 +62,13 @@ def load(path: Path, *, trust: bool) -> Extractor:
 
 
 def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
-    """Return the number of features for a fixed gray ramp.
-
-    Raises:
-        UserError: the network violates the contract.
-    """
+    """Return the number of features for a fixed gray ramp."""
     try:
         with torch.inference_mode():
             result = network(ramp())
     except Exception as error:  # an external program may raise anything
-        got: object = _cause(error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        got = lines[-1] if lines else type(error).__name__  # the cause, after a stack trace
     else:
         if isinstance(result, Tensor) and result.ndim == 2 and len(result) == 2 and result.is_floating_point():
             if bool(result.isfinite().all()):
@@ -89,9 +82,3 @@ def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
 def ramp() -> Tensor:
     """Images (2, 3, 64, 64) of a gray ramp over all levels."""
     return torch.linspace(0, 255, math.prod(PROBE_SHAPE)).view(PROBE_SHAPE)
-
-
-def _cause(error: Exception) -> str:
-    """Return the last line of a TorchScript error, which is the cause; the lines before are a stack trace."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

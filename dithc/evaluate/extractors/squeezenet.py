@@ -94,11 +94,7 @@ def load_network(path: Path) -> SqueezeNet:
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read SqueezeNet from a local file.
-
-    Raises:
-        UserError: the file is missing, damaged or of another structure.
-    """
+    """Read SqueezeNet from a local file."""
     network = load_network(path).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or RESIZE
 

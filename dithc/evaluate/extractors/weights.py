@@ -37,9 +37,6 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Returns:
         Tensors by name, and the metadata of `write_safetensors` (empty for files of other programs).
-
-    Raises:
-        UserError: The file does not contain weights, or more than a state dictionary.
     """
     state, said = read_external(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
@@ -76,9 +73,6 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
     """Copy a state dict into a network.
 
     Counters of batch normalization (`num_batches_tracked`) do not affect inference and may be absent.
-
-    Raises:
-        UserError: missing or unknown names, or other shapes.
     """
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]

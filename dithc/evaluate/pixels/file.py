@@ -23,40 +23,23 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """Pixel statistics of a set of images; physical = stored * scale + offset.
+    """Pixel statistics of a set of images; physical = stored * scale + offset, by band (C,)."""
 
-    Attributes:
-        bands: band names (C).
-        units: units of physical values.
-        scale, offset: conversion of each band (C,).
-        first: stored number of the first column of `counts`.
-        counts: pixels by stored number (C, V).
-        classes: ascending labels (L,).
-        class_pixels: pixels of each class (L,).
-        class_sums: sums of stored numbers (L, C).
-        products: sums of products of stored numbers of two bands (C, C).
-        index_names: indices (I) with all bands present.
-        indices: pixels by bin of [-1, 1] (I, BINS).
-        undefined: pixels with an undefined index (I,).
-        power: mean radial power of bands (C, R), squared physical units.
-        spectra: number of images in `power`.
-    """
-
-    bands: tuple[str, ...]
-    units: str
+    bands: tuple[str, ...]  # band names (C)
+    units: str  # units of physical values
     scale: FloatArray
     offset: FloatArray
-    first: int
-    counts: Counts
-    classes: Counts
-    class_pixels: Counts
-    class_sums: Counts
-    products: FloatArray
-    index_names: tuple[str, ...]
-    indices: Counts
-    undefined: Counts
-    power: FloatArray
-    spectra: int
+    first: int  # stored number of the first column of `counts`
+    counts: Counts  # pixels by stored number (C, V)
+    classes: Counts  # ascending labels (L,)
+    class_pixels: Counts  # pixels of each class (L,)
+    class_sums: Counts  # sums of stored numbers (L, C)
+    products: FloatArray  # sums of products of stored numbers of two bands (C, C)
+    index_names: tuple[str, ...]  # indices (I) with all bands present
+    indices: Counts  # pixels by bin of [-1, 1] (I, BINS)
+    undefined: Counts  # pixels with an undefined index (I,)
+    power: FloatArray  # mean radial power of bands (C, R), squared physical units
+    spectra: int  # number of images in `power`
 
 
 def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
@@ -79,11 +62,7 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def read(folder: Path) -> Pixels:
-    """Return the pixel statistics in a folder of features.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Return the pixel statistics in a folder of features."""
     path = Manifest.whole(folder / FILE)
     try:
         with np.load(path, allow_pickle=False) as file:

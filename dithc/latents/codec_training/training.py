@@ -15,24 +15,21 @@ from torch.nn import functional
 
 from dithc.config import codecs
 from dithc.data import Rows, Stretch, Tiles, write_png
+from dithc.latents.batches import Order, generator
 from dithc.latents.codec_training.easier import eased
 from dithc.latents.codec_training.measures import Pairs, measure
-from dithc.latents.codec_training.steps import Crops, check_finite, has_bf16, schedule
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
+from dithc.latents.views import view_of
 from dithc.log import MetricsWriter, logger, problem, progress
 from dithc.runs import outputs, replacing, sha256_file
 
+CROP_STREAM = 2
+WARMUP_SHARE = 0.05
 MEASURED_TILES, MEASURED_BATCH = 512, 16
 SHOWN_TILES = 8
 GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
 METRICS_FOLDER, BUILD_FOLDER = "metrics", ".build"
-FILES = (
-    autoencoder.WEIGHTS_FILE,
-    autoencoder.CONFIG_FILE,
-    GRID_FILE,
-    BANDS_FILE,
-    CODEC_FILE,
-)  # in write order
+FILES = (autoencoder.WEIGHTS_FILE, autoencoder.CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE)  # in write order
 log = logger(__name__)
 
 
@@ -85,6 +82,41 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
     return numbers
 
 
+class Crops:
+    """Seeded crops of training tiles for each step: random orientations, with corners on the grid of latents."""
+
+    def __init__(self, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> None:
+        self._settings, self._tiles, self._seed = settings, tiles, seed
+        self._order = Order(tiles.rows("train"), seed=seed)
+
+    def at(self, step: int) -> torch.Tensor:
+        """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
+        size, factor = self._settings.batch, self._settings.factor
+        epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
+        whole = self._tiles.scaled(rows)  # (N, C, tile, tile)
+        side = self._settings.crop(whole.shape[-1])
+        corners = (whole.shape[-1] - side) // factor + 1
+        crops = []
+        for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
+            top, left, view = generator(seed=self._seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
+            y, x = int(top * corners) * factor, int(left * corners) * factor
+            crop = image[:, y : y + side, x : x + side]  # (C, H, W)
+            crops.append(view_of(crop, int(view * self._settings.orientations)))
+        return torch.from_numpy(np.stack(crops))
+
+
+def has_bf16() -> bool:
+    """Return whether bf16 convolutions are native (1.5 to 2 times as fast); emulated bf16 is slower than fp32."""
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+
+
+def schedule(step: int, steps: int) -> float:
+    """Return the learning rate factor: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
+    warmup = WARMUP_SHARE * steps + 1.0
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+
+
 def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
     if not len(tiles.rows("train")):
         raise problem(
@@ -131,10 +163,7 @@ def _optimise(
     log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
     optimizer = torch.optim.AdamW(net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
     losses: list[float] = []
-    with (
-        progress(total=settings.steps, label="codec", unit="step") as bar,
-        metrics,
-    ):
+    with progress(total=settings.steps, label="codec", unit="step") as bar, metrics:
         for step in range(settings.steps):
             lr = settings.lr * schedule(step, settings.steps)
             for group in optimizer.param_groups:
@@ -149,7 +178,13 @@ def _optimise(
             loss = functional.mse_loss(out, x) + settings.kl_weight * kl
             losses.append(float(loss.detach()))
             metrics.write(step + 1, loss=losses[-1], lr=lr, **({} if kind == "plain" else {f"loss_{kind}": losses[-1]}))
-            check_finite(losses[-1], lr=settings.lr, step=step)
+            if not math.isfinite(losses[-1]):
+                raise problem(
+                    f"training of the codec diverged at step {step}",
+                    got=f"loss {losses[-1]}",
+                    expected="a finite loss",
+                    fix=f"lower the codec's `lr` (now {settings.lr}) or check the tiles for outliers",
+                )
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)

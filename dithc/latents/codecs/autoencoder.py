@@ -65,7 +65,7 @@ class Autoencoder(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.factor, self.latent_channels = sizes, sizes.factor, sizes.latent_channels
         width, latent = sizes.width, sizes.latent_channels
         self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
         self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
@@ -89,26 +89,9 @@ class Autoencoder(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
-    def bands(self) -> int:
-        """Bands of an image."""
-        return self.sizes.bands
-
-    @property
-    def latent_channels(self) -> int:
-        """Channels of a latent (Z)."""
-        return self.sizes.latent_channels
-
-    @property
-    def factor(self) -> int:
-        """Side of a tile over side of its latent."""
-        return self.sizes.factor
-
-    @property
     def reach(self) -> int:
         """Radius in latent pixels on which a decoded pixel depends; finite, because there are only convolutions."""
         return 1 + 2 * self.sizes.decoder_blocks
-
-    # both directions
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance of the posterior, float32 (N, Z, h, w) each, of x (N, C, H, W) in [-1, 1]."""
@@ -149,8 +132,6 @@ class Autoencoder(nn.Module):
     def _synthesised(self, z: Tensor) -> Tensor:
         return functional.conv2d(z, self.synthesis[:, :, None, None]).float() + _column(self.centre)  # (N, P, h, w)
 
-    # initialization and normalization
-
     @torch.no_grad()
     def start_linear(self, images: Iterable[Tensor]) -> None:
         """Set the linear parts to the unit-variance principal components of patches in all batches (N, C, H, W).
@@ -183,8 +164,6 @@ class Autoencoder(nn.Module):
         """Scale each latent channel from `mean` and `std` (Z,) to 0 and 1 without changing any reconstruction."""
         self.mean += mean * self.std
         self.std *= std
-
-    # files
 
     def save(self, folder: Path) -> None:
         """Write config.json and the weights to an existing folder; OSError if the disk is full or read-only."""

@@ -24,6 +24,9 @@ LARGEST_FP16 = 65504.0
 class Codec(ABC):
     """Conversion of tiles to latents and back.
 
+    Args:
+        info: Content of dataset.json.
+
     Attributes:
         id: Type and 12 hex digits of all settings that affect latents; stored with latents and checkpoints.
         bands: Names of the bands that `input` and `decode` return.
@@ -44,6 +47,9 @@ class Codec(ABC):
     bound: float | None = None
     reach: int | None = None
 
+    def __init__(self, info: dict[str, Any]) -> None:
+        self._stretch = Stretch(info)
+
     @property
     def in_bands(self) -> int:
         """Number of bands of the codec (C)."""
@@ -52,9 +58,9 @@ class Codec(ABC):
     def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (optional)
         """Warn of, or reject, tiles that do not suit the codec; called before a dataset is encoded."""
 
-    @abstractmethod
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
         """Return accepted tiles as codec input: float32 (N, C, H, W) in [-1, 1]."""
+        return torch.from_numpy(tiles.scaled(rows))
 
     @abstractmethod
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -69,9 +75,9 @@ class Codec(ABC):
         """Modules called by `decode`, if its other operations are pointwise; empty if unknown."""
         return ()
 
-    @abstractmethod
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
         """Convert decoded images (N, C, H, W) to uint8 (N, 3, H, W) by the fixed display stretch of real tiles."""
+        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
 
 class PixelCodec(Codec):
@@ -80,13 +86,10 @@ class PixelCodec(Codec):
     bound, reach = 1.0, 0
 
     def __init__(self, info: dict[str, Any]) -> None:
+        super().__init__(info)
         self.bands = tuple(info["bands"])
         self.id = f"pixel-{digest({'kind': 'pixel'})}"
         self.latent_channels, self.factor, self.scale, self.has_logvar = len(self.bands), 1, 1.0, False
-        self._stretch = Stretch(info)
-
-    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
-        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         check_bands(x, self.in_bands)
@@ -94,9 +97,6 @@ class PixelCodec(Codec):
 
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
         return latent.float()  # (N, C, H, W)
-
-    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
-        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
 
 class Pictures(Codec):
@@ -128,13 +128,10 @@ class KlCodec(Codec):
         scale: float,
         bands: tuple[str, ...],
     ) -> None:
+        super().__init__(info)
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
         self.latent_channels, self.factor = net.latent_channels, net.factor
         self.reach = net.reach if isinstance(net, Autoencoder) else None
-        self._stretch = Stretch(info)
-
-    def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
-        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
 
     @torch.no_grad()
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,9 +150,6 @@ class KlCodec(Codec):
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
         return self.net.decoder_parts
-
-    def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
-        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
 
 class SdCodec(Pictures, KlCodec):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from dithc.log import UserError, problem
+from dithc.log import problem
 from dithc.sealed import parse, plain
 from dithc.tensors import read_external
-from dithc.weights import DIFFUSERS_FILE, digest_of_files, files_of
+from dithc.weights import DIFFUSERS_FILE, files_of
 
 CONFIG_FILE = "config.json"
 PIXELS_AT_ONCE = 1 << 20
@@ -99,8 +99,6 @@ class DiffusersNetwork:
             if wrong := sorted(known ^ state.keys()):
                 raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
             net.load_state_dict(state)
-        except UserError:
-            raise
         except Exception as error:  # diffusers raises a dozen types for wrong settings
             got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
             raise problem(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
@@ -165,8 +163,8 @@ class DiffusersNetwork:
         return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
     def images_at_once(self, side: int) -> int:
-        """Return the number of images of this side per pass that keeps activations within a few GiB."""
-        return max(1, PIXELS_AT_ONCE // side**2)
+        """Return the number of images of this side per pass."""
+        return images_at_once(side)
 
 
 def files_of_network(folder: Path) -> list[Path]:
@@ -176,6 +174,6 @@ def files_of_network(folder: Path) -> list[Path]:
     return [plain(folder / CONFIG_FILE), *files_of(folder)]
 
 
-def digest_of(files: list[Path], *, settings: object) -> str:
-    """Return 12 hex digits of the SHA-256 over settings and file contents, which determine all latents."""
-    return digest_of_files(files, settings=settings)[:12]
+def images_at_once(side: int) -> int:
+    """Return the number of images of this side per pass that keeps activations within a few GiB."""
+    return max(1, PIXELS_AT_ONCE // side**2)

@@ -1,6 +1,6 @@
 """External autoencoders of any latent depth and range, applied to all bands even if the network has three.
 
-Opening a codec tests it on noise (`trial`). Encoding a dataset first checks it on real tiles. Latents are stored
+Opening a codec tests it on noise. Encoding a dataset first checks it on real tiles. Latents are stored
 normalized, (z - shift) scale by channel, so that fp16 can represent them and the diffusion model uses them unchanged.
 
 Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
@@ -8,25 +8,44 @@ Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z c
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from dithc.config import codecs
-from dithc.data import Rows, Stretch, Tiles
+from dithc.data import Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
-from dithc.latents.codecs.diffusers_networks import PIXELS_AT_ONCE, DiffusersNetwork, digest_of, files_of_network
-from dithc.latents.codecs.scripted import ScriptedNetwork, files_of
-from dithc.latents.codecs.trial import Network, try_network
-from dithc.log import logger, problem
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, Normalisation, files_of_network, images_at_once
+from dithc.latents.codecs.scripted import ScriptedNetwork, cause, files_of
+from dithc.log import UserError, logger, problem
+from dithc.weights import digest_of_files
 
+PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
+SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
 LOOKED_AT = 16  # number of tiles
 LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
 LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
 log = logger(__name__)
+
+
+class Network(Protocol):
+    """Interface of a codec's network: of diffusers, of a program, or of an installed package."""
+
+    @property
+    def bands(self) -> int | None:
+        """Number of input bands (b); None for any number."""
+
+    @property
+    def has_logvar(self) -> bool:
+        """True if encoding returns a log-variance."""
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return mean and log-variance, float32 (n, Z, h, w), of tiles (n, b, H, W) in [-1, 1]."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Decode latents (n, Z, h, w) to float32 tiles (n, b, H, W)."""
 
 
 class ForeignCodec(Codec):
@@ -49,19 +68,13 @@ class ForeignCodec(Codec):
         shift: list[float],
         scales: list[float],
     ) -> None:
+        super().__init__(info)
         self.net, self.id, self.bands, self.has_logvar = net, id, bands, net.has_logvar
         self.factor, self.latent_channels = settings.factor, settings.channels(len(bands))
         groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
         self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
         self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
         self._shift, self._scales = self._column(shift), self._column(scales)  # (G Z, 1, 1) each
-        self._stretch = Stretch(info)
-
-    def input(self, tiles: Tiles, rows: Rows) -> Tensor:
-        return torch.from_numpy(tiles.scaled(rows))  # (N, C, H, W)
-
-    def to_rgb(self, x: Tensor) -> npt.NDArray[np.uint8]:
-        return self._stretch.display(self._stretch.unscale(x.float().numpy()))
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -69,7 +82,7 @@ class ForeignCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
         seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
-        given = [self.net.encode(part) for part in torch.split(seen, self._at_once(x.shape[-1]))]
+        given = [self.net.encode(part) for part in torch.split(seen, images_at_once(x.shape[-1]))]
         means, logvars = zip(*given, strict=True)
         mean = (self._stacked(means) - self._shift) * self._scales
         return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
@@ -78,7 +91,7 @@ class ForeignCodec(Codec):
     def decode(self, latent: Tensor) -> Tensor:
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
-        given = torch.cat([self.net.decode(part) for part in torch.split(z, self._at_once(z.shape[-1] * self.factor))])
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.factor))])
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
@@ -134,9 +147,6 @@ class ForeignCodec(Codec):
         given = torch.cat(parts)  # (N G, Z, h, w)
         return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
 
-    def _at_once(self, side: int) -> int:
-        return max(1, PIXELS_AT_ONCE // side**2)
-
 
 class ForeignPictures(Pictures, ForeignCodec):
     """External autoencoder applied to the three display bands."""
@@ -160,21 +170,19 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
     net: Network
+    normalisation = Normalisation([0.0], None)
     if isinstance(settings, codecs.InstalledCodec):
         files, net = settings.files, settings.called(settings.network)
-        shift, scales = [0.0], None
     elif isinstance(settings, codecs.Diffusers):
         path = Path(settings.path)
         fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
         net = autoencoder = DiffusersNetwork.load(path, fix=fix)
-        files = files_of_network(path)
-        shift, scales = autoencoder.normalisation
+        files, normalisation = files_of_network(path), autoencoder.normalisation
     else:
         assert isinstance(settings, codecs.Torchscript)
         files, net = files_of(Path(settings.path)), ScriptedNetwork(settings)
-        shift, scales = [0.0], None
     seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
-    try_network(net, settings, seen=seen, side=int(info["size"]))
+    _try(net, settings, seen=seen, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
     if isinstance(settings, codecs.InstalledCodec):
         decides |= {"extension": settings.extension}
@@ -183,10 +191,10 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
         net,
         settings,
         info,
-        id=f"{kind}-{digest_of(files, settings=decides)}",
+        id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
         bands=bands,
-        shift=_numbers(settings.shift, shift, named=settings.named),
-        scales=_numbers(settings.scale, scales, named=settings.named),
+        shift=_numbers(settings.shift, normalisation.shift, named=settings.named),
+        scales=_numbers(settings.scale, normalisation.scale, named=settings.named),
     )
 
 
@@ -207,3 +215,58 @@ def _numbers(given: float | list[float] | None, known: list[float] | None, *, na
 def _listed(values: Tensor) -> str:
     """Format numbers as in a configuration."""
     return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"
+
+
+@torch.no_grad()
+def _try(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> None:
+    """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
+    path, factor, channels = settings.named, settings.factor, settings.latent_channels
+    if net.bands not in (None, seen):
+        raise problem(
+            f"number of bands of autoencoder {path} differs from its input",
+            got=f"{net.bands} bands",
+            expected=f"{seen}, by `bands`",
+            fix="set the codec's `bands`: display for three, all for every band, or groups of that size",
+        )
+    check_sides(path, factor, side, side)
+    if isinstance(net, DiffusersNetwork):  # convolutional, so a small tile suffices
+        side = min(side, PROBE_PLACES * factor)
+    x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
+    place = side // factor
+    try:
+        mean, logvar = net.encode(x)
+        alone, _ = net.encode(x[:1])
+        fits = [one.shape == (2, channels, place, place) for one in (mean, logvar) if one is not None]
+        back = net.decode(mean) if all(fits) else None
+        back_alone = net.decode(mean[:1]) if all(fits) else None
+    except Exception as error:  # a program may raise anything
+        raise _misfit(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
+    if back is None or back_alone is None:
+        raise _misfit(
+            path,
+            got=f"latents {tuple(mean.shape)} of tiles {tuple(x.shape)}",
+            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `factor` {factor}",
+        )
+    if back.shape != x.shape:
+        raise _misfit(path, got=f"decoded tiles {tuple(back.shape)}", expected=tuple(x.shape))
+    for what, whole, one in (("encoding", mean, alone), ("decoding", back, back_alone)):
+        if not bool(whole.isfinite().all()):
+            raise _misfit(path, got=f"NaN or infinity from {what} noise", expected="finite numbers")
+        difference = float((whole[:1] - one).abs().max() / whole.abs().max().clamp(min=1e-12))
+        if not difference <= SAME:
+            raise problem(
+                f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
+                got=f"{difference:.2g} of the largest magnitude between a tile alone and in a batch",
+                expected=f"at most {SAME}",
+                fix="export the file in evaluation mode, without dropout or batch statistics, and return the mean of "
+                "the posterior (or `moments: mean-logvar`) instead of a sample",
+            )
+
+
+def _misfit(path: str, *, got: object, expected: object) -> UserError:
+    return problem(
+        f"autoencoder {path} contradicts the configuration",
+        got=got,
+        expected=expected,
+        fix="set the codec's `latent_channels`, `factor` and `bands` to the network's values, or select another file",
+    )

@@ -8,11 +8,12 @@ import torch
 from dithc.config import codecs
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
-from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, digest_of, files_of_network
+from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, files_of_network
 from dithc.latents.codecs.foreign import open_foreign
 from dithc.log import logger, problem
 from dithc.runs import Manifest, sha256_file
 from dithc.sealed import parse, plain
+from dithc.weights import digest_of_files
 
 log = logger(__name__)
 
@@ -48,7 +49,7 @@ def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
         )
     if net.bands != 3:
         raise problem(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
-    identity = f"sd-vae-{digest_of(files_of_network(folder), settings={'scale': settings.scale})}"
+    identity = f"sd-vae-{digest_of_files(files_of_network(folder), settings={'scale': settings.scale})[:12]}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
 

@@ -13,14 +13,7 @@ log = logger(__name__)
 
 
 def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
-    """Read the curve of a run; None without metrics.
-
-    Args:
-        metrics: metrics.jsonl or its folder.
-        store: folder with events.jsonl, if known.
-        global_batch: images per step, to derive throughput from step times.
-        segments: last steps of the jobs of the run.
-    """
+    """Read the curve of a run from `metrics` (metrics.jsonl or its folder) and `store` (with events); None without steps."""
     rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
     rows = [row for row in rows if "loss" in row]
     if not rows:

@@ -1,6 +1,7 @@
 """Facts on datasets and codecs, from the manifests of scenes, tiles, codecs and latents."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from dithc.config import Experiment
@@ -64,21 +65,20 @@ def _bands(info: dict[str, Any]) -> list[Band]:
 def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts:
     name = experiment.datasets[dataset].codec
     trained, latents = results.one("codec", name), results.one("latents", dataset)
-    numbers = numbers_of(trained)
-    return CodecFacts(
-        name=name,
-        kind=experiment.codecs[name].kind,
-        trained_on=getattr(experiment.codecs[name], "trained_on", None),
-        shape=numbers_of(latents).get("shape"),
-        psnr_db=numbers.get("psnr_db", numbers_of(latents).get("psnr_db")),
-        psnr_db_by_band=numbers.get("psnr_db_by_band") or {},
-        **{name: numbers.get(name) for name in ("psnr_linear_db", "ssim", "spectral_angle_deg", "ndvi_error")},
-        loss=numbers.get("loss"),
-        steps=numbers.get("steps"),
-        parameters=numbers.get("parameters"),
-        grid=trained.file("grid.png") if trained else None,
-        bands=trained.file("bands.png") if trained else None,
-    )
+    found = taken(CodecFacts, numbers_of(trained)) | {
+        "name": name,
+        "kind": experiment.codecs[name].kind,
+        "trained_on": getattr(experiment.codecs[name], "trained_on", None),
+        "shape": numbers_of(latents).get("shape"),
+        "grid": trained.file("grid.png") if trained else None,
+        "bands": trained.file("bands.png") if trained else None,
+    }
+    return CodecFacts(**found)
+
+
+def taken(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers that are fields of a record."""
+    return {field.name: numbers[field.name] for field in fields(record) if field.name in numbers}
 
 
 def numbers_of(result: Result | None) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dithc.config import Experiment
-from dithc.report.collect.datasets import numbers_of
+from dithc.report.collect.datasets import numbers_of, taken
 from dithc.report.collect.gains import cost_of, gain_of
 from dithc.report.collect.gather import Result, Results
 from dithc.report.collect.runs import flat
@@ -33,32 +33,31 @@ def evaluation_facts(experiment: Experiment, results: Results, name: str) -> Eva
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
     same = ("run", "at", "weights", "ema", "order", "steps", "times", "epsilon_scaling", "real_split")
+    of_numbers = ("images", "images_per_second", "network_evaluations", "blocks")
+    measured: dict[str, Any] = {key: numbers.get(key) for key in of_numbers}
     guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
     return EvaluationFacts(
         name=name,
         dataset=dataset,
         label=_label(experiment, name),
-        images=numbers.get("images"),
-        images_per_second=numbers.get("images_per_second"),
-        network_evaluations=numbers.get("network_evaluations"),
         score=_score(compared) if compared else None,
         gain=gain_of(experiment, results, name),
         cost=cost_of(experiment, results, name),
         grid=samples.file("grid.png") if samples else None,
         settings=flat(settings.model_dump(mode="json")),
-        files=_files(experiment, results, name) if samples else None,
+        files=_files(experiment, results, name),
         curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
         sampler=str(settings.sampler),
         cache=str(settings.cache) if settings.cache is not None else None,
         pipefusion=str(settings.pipefusion) if settings.pipefusion is not None else None,
         is_exact=numbers.get("exact"),
-        blocks=numbers.get("blocks"),
+        **measured,
         **{key: getattr(settings, key) for key in (*same, *guided)},
     )
 
 
 def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles | None:
-    """Locate the images of an evaluation and the features of both sides."""
+    """Locate the images of an evaluation and the features of both sides; None without images."""
     chosen, samples = experiment.evaluations[name], results.one("sample", name)
     if samples is None:
         return None
@@ -70,18 +69,6 @@ def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles |
 
 
 def _score(result: Result) -> Score:
-    numbers = result.numbers
-    always = ("fid", "n_real", "n_generated", "extractor", "sha256", "resize", "comparable")
-    optional = (
-        *("kid", "kid_interval", "floor", "floor_n", "copies", "copies_held_out"),
-        *("fid_interval", "floor_at_n", "clipped_real", "clipped_generated"),
-    )
     asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
-    known: dict[str, Any] = {key: numbers[key] for key in always} | {key: numbers.get(key) for key in optional}
-    return Score(
-        **known,
-        note=numbers.get("note", ""),
-        kind=numbers.get("kind", ""),
-        warnings=numbers.get("warnings", []),
-        more={key: numbers[key] for key in asked if key in numbers},
-    )
+    more = {key: result.numbers[key] for key in asked if key in result.numbers}
+    return Score(**taken(Score, result.numbers), more=more)

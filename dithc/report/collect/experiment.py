@@ -29,20 +29,7 @@ def collect(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
-    """Collect the facts of the report from gathered results.
-
-    Args:
-        experiment: the experiment.
-        results: its results.
-        reference: numbers printed in the paper.
-        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
-        scaling: JSON files of measured or simulated scaling.
-        machine: description of this machine in lines.
-        config: configuration file for commands in the report.
-
-    Raises:
-        UserError: a file is unreadable.
-    """
+    """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
     missing = _missing(experiment, results)
     return Facts(
         name=experiment.name,
@@ -68,11 +55,7 @@ def collect(
 
 
 def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
-    """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`.
-
-    Raises:
-        UserError: a file is unreadable, or has no curves.
-    """
+    """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`."""
     return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
 
 

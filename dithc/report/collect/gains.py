@@ -12,19 +12,8 @@ from dithc.report.facts import Cost, Gain
 from dithc.runs import outcome
 from dithc.sealed import parse, plain
 
-SAME = {
-    "run",
-    "sampler",
-    "order",
-    "steps",
-    "times",
-    "epsilon_scaling",
-    "guidance",
-    "guidance_channels",
-    "guidance_interval",
-    "cache",
-    "seed",
-}
+SAME = {"run", "sampler", "order", "steps", "times", "epsilon_scaling", "cache", "seed"}
+SAME |= {"guidance", "guidance_channels", "guidance_interval"}
 SAME_WEIGHTS = {"at", "weights", "ema", "guide"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
@@ -34,9 +23,6 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
 
     Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
     the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
-
-    Raises:
-        UserError: a file of pulls is altered or belongs to other images.
     """
     chosen = experiment.evaluations[name]
     if chosen.at in ("start", "untrained", "codec"):
@@ -95,7 +81,11 @@ def _gain(before: Result, after: Result) -> Gain | None:
     scores = [result.numbers.get("kid") for result in (before, after)]
     if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
         return None
-    variance = sum(_squares(first, second) for first, second in zip(*pulls, strict=True))
+    variance = 0.0
+    for first, second in zip(*pulls, strict=True):
+        longest = max(len(first), len(second))
+        padded = [np.pad(one, (0, longest - len(one))) for one in (first, second)]
+        variance += float(((padded[0] - padded[1]) ** 2).sum())
     fall, half = scores[0] - scores[1], outcome.NORMAL_95 * float(np.sqrt(variance))
     return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
 
@@ -119,10 +109,3 @@ def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | 
             fix="rerun `dithc fid`",
         ) from error
     return real, generated
-
-
-def _squares(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return the sum of squared differences; zeros extend the shorter array."""
-    both = np.zeros((2, max(len(first), len(second))))
-    both[0, : len(first)], both[1, : len(second)] = first, second
-    return float(((both[0] - both[1]) ** 2).sum())

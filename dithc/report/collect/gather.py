@@ -62,11 +62,7 @@ class Results:
 
 
 def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
-    """Read every manifest and check that all belong to this experiment and to each other.
-
-    Raises:
-        UserError: a manifest is missing or unreadable, has other settings, or was made from a replaced input.
-    """
+    """Read every manifest and check that all belong to this experiment and to each other."""
     items = tuple(_read(path) for path in dict.fromkeys(paths))
     faults = [fault for item in items for fault in _settings_faults(experiment, item)]
     faults += _input_faults(items)

@@ -7,7 +7,7 @@ from typing import Any
 from dithc.config import Experiment, training
 from dithc.log import logger
 from dithc.report.collect.curves import read_curve
-from dithc.report.collect.datasets import numbers_of
+from dithc.report.collect.datasets import numbers_of, taken
 from dithc.report.collect.gather import Result, Results
 from dithc.report.facts import Curve, RunFacts
 
@@ -19,36 +19,21 @@ def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
     curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch)
-    same = (
-        "parameters",
-        "ranks",
-        "threads",
-        "step",
-        "initial_loss",
-        "loss_first10",
-        "loss_last100",
-        "val_loss",
-        "images_per_second",
-    )
-    return RunFacts(
-        name=name,
-        dataset=settings.dataset,
-        init=settings.init,
-        preset=settings.model.preset,
-        changes=_changes(settings),
-        settings=flat({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
-        dtype=settings.dtype,
-        steps_planned=settings.steps,
-        global_batch=settings.global_batch,
-        seconds=run_seconds(segments),
-        seconds_per_step=numbers.get("seconds_per_step_median"),
-        peak_rss_bytes=numbers.get("peak_rss_bytes"),
-        weights_note=str(numbers.get("ema_note") or ""),
-        segments=curve.segments if curve else [],
-        resumes=curve.resumes if curve else [],
-        curve=curve,
-        **{key: numbers.get(key) for key in same},
-    )
+    found = taken(RunFacts, numbers) | {
+        "name": name,
+        **{key: getattr(settings, key) for key in ("dataset", "init", "dtype", "global_batch")},
+        "preset": settings.model.preset,
+        "changes": _changes(settings),
+        "settings": flat({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
+        "steps_planned": settings.steps,
+        "seconds": run_seconds(segments),
+        "seconds_per_step": numbers.get("seconds_per_step_median"),
+        "weights_note": numbers.get("ema_note") or "",
+        "segments": curve.segments if curve else [],
+        "resumes": curve.resumes if curve else [],
+        "curve": curve,
+    }
+    return RunFacts(**found)
 
 
 def _changes(settings: training.Run) -> dict[str, Any]:

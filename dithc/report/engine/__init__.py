@@ -1,12 +1,12 @@
-"""Content of the engine's figures, from the JSON of benchmarks. The tables are the summaries in these files.
+"""Scaling curves of the engine, from the JSON of `dithc bench scaling` and `dithc simulate`, and from the paper.
 
-Contents: `scaling_curves`, `stepwise_stages`, `sampling_rows` and `timelines`, one module per figure.
+Contents: `scaling_curves` has the curves of the figures of weak and strong scaling, and their tables.
 
 Invariants: a file of another type is an error. Only ratios and units are computed.
 
-Extending: a figure of another benchmark is a module here, a part in `page/engine_parts.py` and a file in `figures/`.
+Extending: a figure of another benchmark is a part in `page/engine_parts.py` and a file in `figures/`.
 """
 
-from dithc.report.engine import sampling_rows, scaling_curves, stepwise_stages, timelines
+from dithc.report.engine import scaling_curves
 
-__all__ = ["sampling_rows", "scaling_curves", "stepwise_stages", "timelines"]
+__all__ = ["scaling_curves"]

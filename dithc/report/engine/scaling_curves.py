@@ -12,18 +12,8 @@ Mode = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 TERA = 1e12
-HEAD = [
-    "Curve",
-    "Same losses",
-    "Ranks",
-    "Nodes",
-    "s per step",
-    "Efficiency",
-    "Exposed s",
-    "Overlap",
-    "TFLOP/s",
-    "Linear",
-]
+HEAD = ["Curve", "Same losses", "Ranks", "Nodes", "s per step", "Efficiency", "Exposed s", "Overlap"]
+HEAD += ["TFLOP/s", "Linear"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,11 +58,7 @@ class ScalingCurve:
 
 
 def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
-    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages.
-
-    Raises:
-        UserError: the content has another form.
-    """
+    """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages."""
     try:
         if not isinstance(content, list):
             raise ValueError("`curves` is not a list")

@@ -6,10 +6,36 @@ file, `quality` a comparison of runs, `canvas` is their common base.
 Invariants: a figure is a pure function of records. No text is cut or covers another. Color-blind readers can
 distinguish the colors. A missing result is named. Figures have a white background, which light and dark pages share.
 
-Extending: a new figure is a file with a function of (facts), and a line in `every.py`.
+Extending: a new figure is a file with a function of (facts), and a line in `FIGURES`.
 """
 
+from collections.abc import Callable
+from functools import partial
+
+from dithc.report.facts import Facts
 from dithc.report.figures import canvas, quality, single, spectra, theme
-from dithc.report.figures.every import FIGURES
+from dithc.report.figures.pixels import draw_pixels
+from dithc.report.figures.samples import draw_samples
+from dithc.report.figures.sampling import draw_sampling
+from dithc.report.figures.scaling import draw_scaling
+from dithc.report.figures.scores import draw_fid
+from dithc.report.figures.stages import draw_stages
+from dithc.report.figures.stepwise import draw_stepwise
+from dithc.report.figures.timeline import draw_memory
+from dithc.report.figures.training import draw_loss, draw_throughput
 
 __all__ = ["FIGURES", "canvas", "quality", "single", "spectra", "theme"]
+
+FIGURES: dict[str, Callable[[Facts], bytes]] = {
+    "samples": draw_samples,
+    "fid": draw_fid,
+    "loss": draw_loss,
+    "throughput": draw_throughput,
+    "stages": draw_stages,
+    "weak_scaling": partial(draw_scaling, mode="weak"),
+    "strong_scaling": partial(draw_scaling, mode="strong"),
+    "stepwise": draw_stepwise,
+    "sampling": draw_sampling,
+    "memory": draw_memory,
+    "pixels": draw_pixels,
+}  # each is always written as figures/<name>.png next to the page

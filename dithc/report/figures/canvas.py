@@ -8,7 +8,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
@@ -31,11 +30,6 @@ def styled() -> Iterator[None]:
     settings: Any = theme.SETTINGS
     with matplotlib.rc_context(settings):
         yield
-
-
-def haloed() -> list[Any]:
-    """Return a text effect that separates letters from lines."""
-    return [patheffects.withStroke(linewidth=2.6, foreground=theme.FACE)]
 
 
 def as_png(figure: Figure) -> bytes:
@@ -74,11 +68,7 @@ def of_webp(content: bytes) -> NDArray[np.uint8]:
 
 
 def read_picture(path: Path) -> NDArray[np.uint8]:
-    """Read the pixels (H, W, 3) of a PNG.
-
-    Raises:
-        UserError: the file is not a readable image.
-    """
+    """Read the pixels (H, W, 3) of a PNG."""
     try:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
@@ -89,47 +79,38 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     return np.asarray(pixels * 255 + 0.5, np.uint8)
 
 
-def canvas(count: int, *, columns: int, height: float, width: float = WIDTH_INCHES) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `width` inches with `count` panels in rows of `height` inches."""
+def canvas(count: int, *, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with `count` panels in rows of `height` inches."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, height * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels[count:]:
         panel.set_visible(False)
     return figure, list(panels[:count])
 
 
-def drawing(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
-    """Return stacked panels of these heights in inches with a shared x axis."""
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-    return figure, list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
-
-
-def grid(heights: Sequence[float], *, columns: int, width: float) -> tuple[Figure, list[list[Axes]]]:
+def grid(heights: Sequence[float], *, columns: int = 1, sharex: bool = False) -> tuple[Figure, list[list[Axes]]]:
     """Return rows of these heights in inches, each with this many panels."""
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    figure = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), columns, squeeze=False, sharex=sharex, height_ratios=heights)
     return figure, [list(row) for row in panels]
 
 
-def framed(
-    heights: Sequence[float], *, columns: int = 1, top: float = 0.0, bottom: float = 0.0, width: float = WIDTH_INCHES
-) -> tuple[Figure, Any, list[list[Axes]]]:
-    """Return rows of panels between strips above and below (inches), and the part with the panels."""
+def framed(heights: Sequence[float], *, top: float, bottom: float) -> tuple[Figure, Any, list[Axes]]:
+    """Return stacked panels between strips above and below (inches), and the part with the panels."""
     parts = [top, sum(heights), bottom]
-    figure = Figure(figsize=(width, sum(parts)), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, sum(parts)), layout="constrained")
     places = figure.add_gridspec(len(parts), 1, height_ratios=[max(part, 1e-3) for part in parts])
     body = figure.add_subfigure(places[1, 0])
-    panels = body.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
-    return figure, body, [list(row) for row in panels]
+    return figure, body, list(body.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
 
 
 def over_pictures(
-    *, tops: Sequence[float], rows: int, columns: int, height: float, width: float = WIDTH_INCHES
+    *, tops: Sequence[float], rows: int, columns: int, height: float
 ) -> tuple[Figure, list[Axes], list[list[Axes]]]:
     """Return panels of these heights in inches over rows of image panels, `height` inches each."""
-    figure = Figure(figsize=(width, sum(tops) + rows * height), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, sum(tops) + rows * height), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
     panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
     return figure, list(panels), [list(row) for row in below.subplots(rows, columns, squeeze=False)]

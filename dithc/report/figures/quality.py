@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import (
-    LINE_INCHES,
-    TITLE_SIZE,
-    WIDTH_INCHES,
-    as_png,
-    over_pictures,
-    styled,
-)
+from dithc.report.figures.canvas import LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, as_png, over_pictures, styled
 from dithc.report.figures.samples import title_lines
 from dithc.report.figures.scaling import spaced
 from dithc.report.words import score, span
@@ -67,7 +60,10 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
     ends = {name: wrap(f"{name} {score(first[name][-1]['fid'])}", NAME_LETTERS) for name in names}
     columns = max(len(first[name]) for name in names)
     side = WIDTH_INCHES / columns
-    titles = {name: [_title(name, point, side) for point in first[name]] for name in names}
+    titles = {
+        name: [title_lines(f"{name}, step {one['step']:,}: FID {score(one['fid'])}", side) for one in first[name]]
+        for name in names
+    }
     heights = [
         _inches(lanes),
         max(CURVES_INCHES - FRAME_INCHES, len(ends) * max(_inches({"": one}) for one in ends.values())),
@@ -94,11 +90,6 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
 def _ranked(result: Mapping[str, Any]) -> list[str]:
     """Return labels of the ratios, the best mean first."""
     return sorted(result["ratios"], key=lambda label: -result["ratios"][label]["wall"])
-
-
-def _title(name: str, point: Mapping[str, Any], side: float) -> list[str]:
-    """Return the title lines of an image of `side` inches."""
-    return title_lines(f"{name}, step {point['step']:,}: FID {score(point['fid'])}", side)
 
 
 def _inches(names: Lines) -> float:

@@ -1,51 +1,86 @@
-"""One image on one rank and on several: speedups, and below them the images with their differences."""
+"""The figure of `dithc bench sampling`: one image on one rank and on several, with speedups and differences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dithc.report.engine import sampling_rows
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, over_pictures, styled
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
-Pictures = Sequence[sampling_rows.Picture]
 HEIGHT_OF_ALL = 0.8  # share of the space between two cells for their dots
 ONE_RANK = 1.0
 ROW_INCHES, AROUND_INCHES, LEGEND_INCHES = 0.5, 0.9, 1.3
 MARKERS = ("o", "D", "s")
 LETTERS = 130  # letters of a title over all columns
 HARDLY = 1e-12  # smallest upper end of a color scale
+EQUAL, BASE = "equal to the bit", "one-rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image (h, w, 3), and the relative difference (h, w) of its latent from one rank; None if bitwise equal."""
+
+    label: str
+    pixels: NDArray[np.uint8]
+    difference: NDArray[np.float64] | None
 
 
 def draw_sampling(facts: Facts) -> bytes:
     """Draw the sampling benchmark of the report."""
     found = facts.benches.get("sampling")
-    if not found:
-        return nothing("sampling on several ranks: not run")
-    ranks = found["ranks"]
-    title = f"{found['settings']['model'].removeprefix('DiT-')}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)"
-    return draw_ways(
-        sampling_rows.speedups(found), sampling_rows.pictures(found), title=title, ranks=ranks["ranks"],
-        decoded=sampling_rows.decoded_pictures(found),
-    )  # fmt: skip
+    return draw_ways(found) if found else nothing("sampling on several ranks: not run")
 
 
-def draw_ways(
-    cells: Speedups,
-    pictures: Pictures,
-    *,
-    title: str,
-    ranks: int,
-    decoded: Sequence[tuple[str, Pictures]] = (),
-) -> bytes:
+def speedups(result: Mapping[str, Any]) -> Speedups:
+    """Return title, and speedup over one rank with deviation by variant, of each cell, image and decoder."""
+    images = result["images"]
+    parts = [(_title(cell), cell["rows"]) for cell in result["cells"]]
+    parts += [(f"image of {images['steps']} steps,\n{_title(images)}", images["rows"])] if images else []
+    parts += [(f"decoded: {one['size']:,} px, {one['decoder']}", one["rows"]) for one in _decoders(result)]
+    found = []
+    for title, rows in parts:
+        measured = [row for row in rows if row["status"] == "ok" and row["name"] != BASE]
+        if measured:
+            found.append((title, {row["name"]: (row["speedup"]["median"], row["speedup"]["mad"]) for row in measured}))
+    return found
+
+
+def _title(cell: Mapping[str, Any]) -> str:
+    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "not guided"
+    return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
+
+
+def _decoders(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in result["decoding"]["decoders"] if one["status"] == "ok"]
+
+
+def pictures(images: Mapping[str, Any]) -> list[Picture]:
+    """Return the images of a sampler or decoder, starting with one rank."""
+    differences = images["differences"]
+    return [
+        Picture(
+            label=name,
+            pixels=np.asarray(pixels, np.uint8),
+            difference=np.asarray(differences[name]) / images["largest"] if name in differences else None,
+        )
+        for name, pixels in images["pictures"].items()
+    ]
+
+
+def draw_ways(result: Mapping[str, Any]) -> bytes:
     """Draw speedups as dots, a color per variant; below, images over their differences from the first, then decoders."""
+    cells, ranks = speedups(result), result["ranks"]
+    images = pictures(result["images"]) if result["images"] else []
+    decoded = [(one["decoder"], pictures(one)) for one in _decoders(result)]
     ways = list(dict.fromkeys(way for _, found in cells for way in found))
     of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
-    groups = [[(one, column == 0, "") for column, one in enumerate(pictures)], of_decoders]
+    groups = [[(one, column == 0, "") for column, one in enumerate(images)], of_decoders]
     groups = [group for group in groups if group]
     columns = max([len(group) for group in groups], default=1)
     side = WIDTH_INCHES / columns
@@ -58,8 +93,9 @@ def draw_ways(
         else:
             figure, (panel,) = canvas(1, columns=1, height=top)
             places = []
-        _dots(panel, cells, ways, ranks=ranks)
-        panel.set_title(f"One image on several ranks: {title}")
+        _dots(panel, cells, ways, ranks=ranks["ranks"])
+        model = result["settings"]["model"].removeprefix("DiT-")
+        panel.set_title(f"One image on several ranks: {model}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)")
         for row in places:
             for place in row:
                 place.set_axis_off()
@@ -99,7 +135,7 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
     )
 
 
-def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what: str) -> None:
+def _difference(place: Any, one: Picture, *, is_first: bool, what: str) -> None:
     """Draw the difference from the first image as relative brightness; black means equal."""
     if is_first:
         text = f"below the other images:\ndifference of {what}\nfrom this image,\nover the largest number"
@@ -108,5 +144,5 @@ def _difference(place: Any, one: sampling_rows.Picture, *, is_first: bool, what:
         return
     values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
     place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = sampling_rows.EQUAL if one.difference is None else f"at most {values.max():.1e}"
+    said = EQUAL if one.difference is None else f"at most {values.max():.1e}"
     place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.INK)

@@ -89,13 +89,7 @@ def _draw(panel: Any, lines: Sequence[Line], colours: Colours) -> None:
     for left, ends in columns.items():
         heights = spaced([float(end[1]) for _, end in ends], gap=LEAST_GAP)
         for (curve, end), height in zip(ends, heights, strict=True):
-            leader = {
-                "arrowstyle": "-",
-                "color": colours[curve],
-                "linewidth": 0.6,
-                "alpha": 0.6,
-                "relpos": (0, 0.5),
-            }
+            leader = {"arrowstyle": "-", "color": colours[curve], "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)}
             panel.annotate(
                 curve.title, tuple(end), xycoords="axes fraction", xytext=(left, height), textcoords="axes fraction",
                 fontsize=8.5, color=colours[curve], va="center", annotation_clip=False, arrowprops=leader,

@@ -4,14 +4,12 @@ from pathlib import Path
 
 from dithc.log import problem
 from dithc.report.collect import read_curve
-from dithc.report.engine import timelines
 from dithc.report.facts import Measure
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, styled
 from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
-from dithc.report.figures.tile_set import read_tiles
-from dithc.report.figures.tiles import tiles_figure
-from dithc.report.figures.timeline import draw_timeline
+from dithc.report.figures.tiles import read_tiles, tiles_figure
+from dithc.report.figures.timeline import draw_timeline, read_timeline
 from dithc.report.figures.training import draw_curves
 from dithc.sealed import parse, plain
 
@@ -65,7 +63,7 @@ def draw_plan(path: Path) -> bytes:
     Raises:
         UserError: the file has no plan.
     """
-    return draw_timeline(timelines.read_timeline(path))
+    return draw_timeline(read_timeline(path))
 
 
 def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:

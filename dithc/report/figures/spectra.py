@@ -21,18 +21,16 @@ class Side:
     """One set of images.
 
     Attributes:
-        role: `real`, or the role of the evaluation, which selects the color.
         low, median, high: percentiles 5, 50 and 95 of each band (C,), from -1 to 1.
-        power: power by ring (R,), from one cycle per tile.
     """
 
     label: str
-    role: str
+    role: str  # `real`, or the role of the evaluation, which selects the color
     count: int
     low: NDArray[np.float64]
     median: NDArray[np.float64]
     high: NDArray[np.float64]
-    power: NDArray[np.float64]
+    power: NDArray[np.float64]  # power by ring (R,), from one cycle per tile
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

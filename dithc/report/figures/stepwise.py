@@ -1,9 +1,10 @@
-"""Figure 9: speedup over the baseline by stage, measured here and published."""
+"""Figure 9: speedup over the baseline by stage, measured by `dithc bench stepwise` and printed in the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dithc.report.engine import stepwise_stages
+from dithc.papers import Printed
 from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
@@ -11,6 +12,45 @@ from dithc.summaries import rounded, short
 
 HALF = 0.36  # height of a bar relative to the space between two stages
 FIRST_LINE = 1.0  # the baseline
+# Name of each stage in the paper.
+PAPER = {
+    "gemm": "GEMM",
+    "mpi": "+ asynchronous MPI",
+    "operators": "+ AI operators",
+    "automem": "+ AutoMem",
+    "tuned": "+ tuning",
+}
+# Reason of a missing speedup by status of the stage.
+NOTES = {"ok": "no baseline", "same": "nothing to exchange"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageBar:
+    """A stage of the figure: measured and published speedup, deviation, and the reason if it was not measured."""
+
+    label: str
+    measured: float | None
+    deviation: float
+    published: float | None
+    note: str
+
+
+def stage_bars(result: Mapping[str, Any], paper: Printed | None) -> list[StageBar]:
+    """Return the stages with the numbers of the paper; its baseline has the speedup 1."""
+    bars = []
+    for row in result["stages"]:
+        speedup = row.get("speedup")
+        printed = paper.number(PAPER.get(row["name"], ""), "Speed-up") if paper else None
+        bars.append(
+            StageBar(
+                label=row["label"],
+                measured=speedup["median"] if speedup else None,
+                deviation=speedup["mad"] if speedup else 0.0,
+                published=1.0 if paper and row["name"] == "baseline" else printed,
+                note="" if speedup else NOTES.get(row["status"], row["status"]),
+            )
+        )
+    return bars
 
 
 def draw_stepwise(facts: Facts) -> bytes:
@@ -20,10 +60,10 @@ def draw_stepwise(facts: Facts) -> bytes:
         return nothing("training by stages: not run")
     settings = found["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stepwise_stages.stage_bars(found, facts.stepwise_paper), title=title)
+    return draw_stages(stage_bars(found, facts.stepwise_paper), title=title)
 
 
-def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> bytes:
+def draw_stages(bars: Sequence[StageBar], *, title: str) -> bytes:
     """Draw a pair of numbered bars per stage, measured above published."""
     with styled():
         figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
@@ -42,7 +82,7 @@ def draw_stages(bars: Sequence[stepwise_stages.StageBar], *, title: str) -> byte
         return as_png(figure)
 
 
-def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
+def _ours(panel: Any, bars: Sequence[StageBar]) -> None:
     """Draw measured bars with deviation and number, or the reason of a missing bar."""
     shown = [(place - HALF / 2, bar) for place, bar in enumerate(bars) if bar.measured is not None]
     heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
@@ -60,7 +100,7 @@ def _ours(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
         )  # fmt: skip
 
 
-def _theirs(panel: Any, bars: Sequence[stepwise_stages.StageBar]) -> None:
+def _theirs(panel: Any, bars: Sequence[StageBar]) -> None:
     """Draw published bars, hatched."""
     shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
     if not shown:

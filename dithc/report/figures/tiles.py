@@ -1,8 +1,10 @@
 """The figure of a dataset of tiles: a map by split, ranges of each band by split, and examples of each fate with masks.
 
-Legend: S side of a tile.
+Legend: N tiles, S side of a tile.
 """
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,6 @@ import numpy.typing as npt
 from dithc.data import Tiles, products
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import over_pictures
-from dithc.report.figures.tile_set import EXAMPLES, REJECTED, Bounds, Fate, TileSet
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
@@ -20,8 +21,105 @@ DEGREE_KM = 111.2
 SMALL = 7.5  # type size
 NUMBERS = ("min", "p1", "median", "p99", "max")
 BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of images
-MASKS = {products.Mask.CLOUD: "cloud", products.Mask.INVALID: "no data"}
+# Name, color and opacity of the pixels of a mask.
+MASKS = {
+    products.Mask.CLOUD: ("cloud", theme.PALETTE[1], 0.5),
+    products.Mask.INVALID: ("no data", theme.PALETTE[3], 0.85),
+}
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
+EXAMPLES = 8
+"""Displayed tiles of each fate."""
+MOST_ROWS = 200_000
+"""Largest number of table rows; a longer table is sampled evenly."""
+COLUMNS = ("status", "reason", "split", "scene_id", "y", "x", "shard", "row", "cell", "lon", "lat")
+REJECTED = "rejected"
+Bounds = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """A fate of tiles (split or rejection), their count, and images (S, S, 3) with masks (S, S)."""
+
+    name: str
+    count: int
+    accepted: bool
+    pictures: list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSet:
+    """Content of the figure of a tile set.
+
+    Attributes:
+        places: longitude and latitude (N, 2) by split, and by `REJECTED`; empty without georeference.
+    """
+
+    title: str
+    fates: list[Fate]
+    places: dict[str, npt.NDArray[np.float64]]
+    side_m: float  # ground size of a tile; 0 without georeference
+    cells: list[tuple[Bounds, str]]  # bounds in degrees and split of cells in meters
+    units: str
+    ranges: dict[str, list[dict[str, Any]]]  # ranges by split, as in `dataset.json`
+
+
+def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
+    """Read a folder of the stage `tiles`; rejected tiles require the folder of scenes."""
+    tiles = Tiles(folder)
+    source = None if scenes is None else products.Scenes(scenes)
+    table = tiles.table(*COLUMNS, most=MOST_ROWS)
+    fate_of = [
+        split if status == "accepted" else reason for status, split, reason in _zip(table, "status", "split", "reason")
+    ]
+    counts = tiles.info["counts"]
+    fates = []
+    for name, count in (counts["splits"] | counts["rejected"]).items():
+        rows = [i for i, fate in enumerate(fate_of) if fate == name]
+        chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(EXAMPLES, len(rows))).round().astype(int)]
+        accepted = name in tiles.SPLITS
+        pictures = [_picture(tiles, source, {key: table[key][i] for key in table}) for i in chosen]
+        if count:
+            fates.append(Fate(name=name, count=count, accepted=accepted, pictures=[one for one in pictures if one]))
+    splits = dict.fromkeys(_zip(table, "cell", "split", "status"))
+    cells = [(tiles.bounds(cell), split) for cell, split, status in splits if cell and status == "accepted"]
+    return TileSet(
+        title=title,
+        fates=fates,
+        places=_places(table, [fate if fate in tiles.SPLITS else REJECTED for fate in fate_of]),
+        side_m=tiles.info["size"] * (tiles.info["gsd_m"] or 0.0),
+        cells=[(bounds, split) for bounds, split in cells if bounds is not None],
+        units=tiles.info.get("units", ""),
+        ranges=tiles.info.get("ranges", {}),
+    )
+
+
+def _zip(table: dict[str, list[Any]], *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name] for name in names), strict=True))
+
+
+def _places(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.NDArray[np.float64]]:
+    if "lon" not in table:
+        return {}
+    points = np.array([table["lon"], table["lat"]], np.float64).T  # (N, 2), NaN for None
+    known, kind = np.isfinite(points).all(axis=1), np.array(kinds)
+    return {name: points[known & (kind == name)] for name in dict.fromkeys(kinds) if (known & (kind == name)).any()}
+
+
+def _picture(
+    tiles: Tiles, source: products.Scenes | None, row: dict[str, Any]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None] | None:
+    """Render a tile, with its mask if scenes exist; None for a rejected tile without scenes."""
+    size = tiles.info["size"]
+    if source is None:
+        if row["status"] != "accepted":
+            return None
+        number = sum(shard["count"] for shard in tiles.info["shards"][: row["shard"]]) + row["row"]
+        return tiles.rgb(np.array([number]))[0].transpose(1, 2, 0), None
+    scene, y, x = source.columns["scene_id"].index(row["scene_id"]), row["y"] or 0, row["x"] or 0
+    pixels = source.pixels_of(scene)[:, y : y + size, x : x + size]
+    mask = np.asarray(source.mask_of(scene)[y : y + size, x : x + size])
+    shown = tiles.stretch.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
+    return shown, mask
 
 
 def tiles_figure(tiles: TileSet) -> Any:
@@ -64,23 +162,14 @@ def _row(panels: list[Any], fate: Fate, colour: str) -> None:
         if mask is not None and (mask != products.Mask.VALID).any():
             panel.imshow(_overlay(mask), interpolation="nearest")
             said += np.unique(mask).tolist()
-    legend = [
-        (name, shade) for value, name, shade in zip(MASKS, MASKS.values(), _of_masks(), strict=True) if value in said
-    ]
-    for place, (name, shade) in enumerate(legend):
+    for place, (name, shade, _) in enumerate(look for value, look in MASKS.items() if value in said):
         panels[0].text(1.0, 0.14 * place, f"■ {name}", color=shade, **(BESIDE | {"va": "bottom", "fontsize": SMALL}))
-
-
-def _of_masks() -> tuple[str, str]:
-    return theme.PALETTE[1], theme.PALETTE[3]
 
 
 def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Return colors (S, S, 4): transparent where valid, half opaque for clouds, nearly opaque without data."""
     layer = np.zeros((*mask.shape, 4))
-    for value, colour, opacity in zip(
-        (products.Mask.CLOUD, products.Mask.INVALID), _of_masks(), (0.5, 0.85), strict=True
-    ):
+    for value, (_, colour, opacity) in MASKS.items():
         layer[mask == value] = [*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)), opacity]
     return layer
 
@@ -91,8 +180,9 @@ def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     narrow = float(np.cos(np.radians(everything[:, 1].mean())))  # length of a degree of longitude over latitude
     high = tiles.side_m / 1000 / DEGREE_KM
     wide = high / narrow
-    for bounds, split in tiles.cells[:MOST_PLACES]:
-        _box(panel, bounds, color=colours[split], alpha=0.25)
+    for (west, south, east, north), split in tiles.cells[:MOST_PLACES]:
+        box = [west, east, east, west], [south, south, north, north]
+        panel.fill(*box, linewidth=0, color=colours[split], alpha=0.25)
     for kind in (REJECTED, *Tiles.SPLITS):
         if kind in tiles.places:
             points = tiles.places[kind]
@@ -125,11 +215,6 @@ def _map(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
     panel.annotate(f"{length:g} km", (left, y), xytext=(0, 4), textcoords="offset points", fontsize=SMALL)
     panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
     panel.set_title("Tiles by split" + (", over their cells" if tiles.cells else ""))
-
-
-def _box(panel: Any, bounds: Bounds, **looks: Any) -> None:
-    west, south, east, north = bounds
-    panel.fill([west, east, east, west], [south, south, north, north], linewidth=0, **looks)
 
 
 def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:

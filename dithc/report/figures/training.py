@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from dithc.report.collect import smooth
 from dithc.report.facts import Curve, Facts
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, grid, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, grid, nothing, styled
 from dithc.summaries import short
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
@@ -36,7 +36,7 @@ def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
     columns = min(COLUMNS, len(curves))
     rows = -(-len(curves) // columns)
     with styled():
-        figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns, width=WIDTH_INCHES)
+        figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns)
         everything = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
         known = everything[np.isfinite(everything) & (everything > 0)]
         for place in range(rows * columns):

@@ -42,20 +42,14 @@ SCALING_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A benchmark on the page.
+    """A benchmark on the page."""
 
-    Attributes:
-        name: its anchor.
-        figure: name and description of its figure; None without a figure.
-        folded: tables that are collapsed.
-    """
-
-    name: str
+    name: str  # its anchor
     title: str
     notes: list[str] = field(default_factory=list)
-    figure: tuple[str, str] | None = None
+    figure: tuple[str, str] | None = None  # name and description of its figure; None without a figure
     tables: list[Table] = field(default_factory=list)
-    folded: list[Table] = field(default_factory=list)
+    folded: list[Table] = field(default_factory=list)  # tables that are collapsed
     conditions: dict[str, str] = field(default_factory=dict)
 
 

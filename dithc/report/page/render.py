@@ -61,8 +61,7 @@ def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
         galleries=pictures.galleries,
         drawn=pictures.drawn,
         strips=pictures.strips,
-        texts={"loss": texts.loss(facts), "scores": texts.scores(facts), "throughput": texts.throughput(facts)}
-        | {"stages": texts.stages(facts)},
+        texts={name: getattr(texts, name)(facts) for name in ("loss", "scores", "throughput", "stages")},
         engine=engine,
         not_run=not_run,
         **_of_verdict(facts),
@@ -74,11 +73,7 @@ def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
 def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
     """Render a template with everything inlined and every text escaped.
 
-    Args:
-        template: file of the package `room`.
-        room: package with templates and styles that precede the files of this package.
-        scripts: files of `room` that run after the script for enlarging images.
-        values: template variables besides `script` and `policy`.
+    Files of the package `room` precede those of this package. Its `scripts` run after the script for enlarging images.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
@@ -88,7 +83,13 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(short=short, score=score, span=span, percent=_percent, webp=embedded)
+    environment.filters.update(
+        short=short,
+        score=score,
+        span=span,
+        percent=lambda part, total: f"{100 * part / total:.1f}" if total else "0",
+        webp=embedded,
+    )
     environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
         (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
@@ -165,10 +166,6 @@ def size_of(png: bytes) -> tuple[int, int]:
     """Return width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
-
-
-def _percent(part: float, total: float) -> str:
-    return f"{100 * part / total:.1f}" if total else "0"
 
 
 def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:

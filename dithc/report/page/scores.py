@@ -54,7 +54,8 @@ def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
         "FID": _measured(one.fid, one.fid_interval, strong=facts.measure == "FID"),
         "KID": _measured(one.kid, one.kid_interval, strong=facts.measure == "KID"),
     }
-    return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), _real(item, one), _generated(one)]
+    real = Cell(text=f"{one.n_real:,}", notes=[f"split {item.real_split}", *_clipped(one.clipped_real)])
+    return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), real, _generated(one)]
 
 
 def _cost(item: EvaluationFacts) -> str:
@@ -76,10 +77,6 @@ def _floor(one: Score) -> Cell:
     notes = [f"n = {' / '.join(f'{n:,}' for n in one.floor_n)}"] if one.floor_n else []
     notes += [f"at n = {one.n:,}: {score(one.floor_at_n)}"] if one.floor_at_n is not None else []
     return replace(_measured(one.floor, None), notes=notes)
-
-
-def _real(item: EvaluationFacts, one: Score) -> Cell:
-    return Cell(text=f"{one.n_real:,}", notes=[f"split {item.real_split}", *_clipped(one.clipped_real)])
 
 
 def _generated(one: Score) -> Cell:

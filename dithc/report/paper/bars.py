@@ -76,8 +76,7 @@ def draw_bars(document: Document, frame: Frame, folder: Path) -> Any:
     shown = [panel for panel in panels if panel.numbers] or panels[:1]
     heights = [panel.inches for panel in shown] or [1.2]
     heights[-1] += LEGEND_INCHES
-    figure, body, grid = canvas.framed(heights, top=frame.top, bottom=frame.bottom)
-    axes = [row[0] for row in grid]
+    figure, body, axes = canvas.framed(heights, top=frame.top, bottom=frame.bottom)
     if not shown:
         nothing(axes[0], "no cells are planned")
         return figure

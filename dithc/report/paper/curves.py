@@ -32,10 +32,10 @@ def draw_curves(document: Document, frame: Frame, folder: Path) -> Any:
             panels.setdefault(title, []).append(one)
     lines = [sum(len(name.splitlines()) for name in _names(curves)) for curves in panels.values()]
     heights = [max(PANEL_INCHES, LEGEND_LINE * count + AROUND_INCHES) for count in lines]
-    figure, _, grid = canvas.framed(heights or [1.2], top=frame.top, bottom=frame.bottom)
+    figure, _, axes = canvas.framed(heights or [1.2], top=frame.top, bottom=frame.bottom)
     if not panels:
-        nothing(grid[0][0], "no curves are measured or simulated")
-    for (axis,), (title, curves) in zip(grid, panels.items(), strict=False):
+        nothing(axes[0], "no curves are measured or simulated")
+    for axis, (title, curves) in zip(axes, panels.items(), strict=False):
         _panel(axis, title, curves)
     return figure
 

@@ -5,17 +5,49 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dithc.papers import Document
 from dithc.report.figures import canvas, theme
-from dithc.report.paper import bars, curves, mosaic
-from dithc.report.paper.frame import Frame
+from dithc.report.paper import bars, curves
+from dithc.report.paper.frame import Frame, cut, nothing
 from dithc.runs import outputs
 
 LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
+LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 0.34, 0.9, 12.0  # of images
+
+
+def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
+    """Draw the images of a document from the top down."""
+    found = [
+        (one, canvas.read_picture(path) if (path := folder / one.path).is_file() else None) for one in document.images
+    ]
+    sides = [EMPTY_INCHES if pixels is None else _height(pixels) for _, pixels in found]
+    heights = [LABEL_INCHES + side for side in sides]
+    figure, _, axes = canvas.framed(heights or [1.2], top=frame.top, bottom=frame.bottom)
+    for panel, (picture, pixels) in zip(axes, found, strict=False):
+        panel.set_axis_off()
+        panel.set_title(cut(picture.label, 90))
+        if pixels is None:
+            nothing(panel, f"missing: {cut(picture.path, 90)}")
+        else:
+            panel.imshow(pixels, interpolation="nearest" if pixels.shape[1] < 400 else "antialiased")
+    if not found:
+        reason = next((cell.reason for cell in document.cells if cell.reason), "no samples exist")
+        nothing(axes[0], cut(reason, 120))
+    return figure
+
+
+def _height(pixels: NDArray[np.uint8]) -> float:
+    """Return the height of an image over the full width, in inches."""
+    return float(min(MOST_INCHES, canvas.WIDTH_INCHES * pixels.shape[0] / pixels.shape[1]))
+
+
 # Function of (document, frame, folder of its images) that draws a target. Other targets have bars.
 DRAWN: Mapping[str, Callable[[Document, Frame, Path], Any]] = {
     "fig7": curves.draw_curves,
-    "fig8": mosaic.draw_mosaic,
+    "fig8": draw_mosaic,
     "fig10": curves.draw_curves,
     "fig11": curves.draw_curves,
 }

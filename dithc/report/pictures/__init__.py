@@ -8,7 +8,7 @@ Invariants: images are not selected by hand: the first images of each evaluation
 experiment. Both sides have the same stretch. A file is verified against its manifest. Missing images are omitted, with
 the reason.
 
-Extending: another composite of bands is a line in `composites.py`, another row of mosaics a function in `gallery.py`.
+Extending: another composite of bands is a line of `COMPOSITES`, another row of mosaics a function in `gallery.py`.
 """
 
 from dithc.report.pictures.gallery import FALSE_COLOURS, Gallery, Picture, galleries, strips

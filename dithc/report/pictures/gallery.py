@@ -1,6 +1,9 @@
-"""Mosaics of a dataset: generated images, their nearest real tiles, random tiles, false colors, stages of training."""
+"""Mosaics of a dataset: generated images, their nearest real tiles, random tiles, false colors, stages of training.
 
-from collections.abc import Iterator
+Legend: n images, S side of an image, H, W mosaic.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,12 +12,20 @@ from numpy.typing import NDArray
 
 from dithc.report.facts import DatasetFacts, EvaluationFacts, Facts
 from dithc.report.figures import canvas
-from dithc.report.pictures.composites import composites
 from dithc.report.pictures.image_sets import FirstImages, RealTiles
-from dithc.report.pictures.mosaic import COLUMNS, SHOWN, mosaic
 from dithc.report.pictures.nearest import nearest_tiles
 from dithc.report.words import score
 
+COLUMNS = 4
+SHOWN = COLUMNS * COLUMNS
+GAP, GREY = 2, 150  # pixels between images, and their gray level, which suits light and dark pages
+MOST_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
+SWIR = "vegetation is green, bare soil and rock are pink, water is black"
+# Name, meaning, and bands as red, green and blue by sensor, of composites that are common in remote sensing.
+COMPOSITES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    ("color infrared", "vegetation is red", (("B08", "B04", "B03"), ("NIR", "R", "G"))),
+    ("short-wave infrared", SWIR, (("B12", "B8A", "B04"), ("B11", "B8A", "B04"))),
+)
 FALSE_COLOURS = "False colors"
 STRIP = 4  # images of a preview
 FIRST = f"the first {SHOWN}"
@@ -73,7 +84,10 @@ def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
 
 
 def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Picture:
-    pixels = mosaic(images, columns=columns)
+    return _framed(title, mosaic(images, columns=columns), text=text, caption=caption)
+
+
+def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Picture:
     height, width = pixels.shape[:2]
     return Picture(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
 
@@ -124,8 +138,15 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
 
 def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
-    others = [other for other in facts.evaluations_of(dataset.name) if item is None or other.name != item.name]
-    pictures = list(_of(facts, dataset, others))
+    pictures = []
+    for other in facts.evaluations_of(dataset.name):
+        rgb = FirstImages(other.files.samples).rgb(SHOWN) if other.files and other != item else None
+        if rgb is not None:
+            what = "real tiles through the codec" if other.at == "codec" else f"images generated {other.label}"
+            value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
+            title = what.removeprefix("images ").capitalize()
+            text = f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}."
+            pictures.append(_picture(title, rgb, text=text, caption=", ".join(filter(None, [other.name, value]))))
     note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 
@@ -141,29 +162,37 @@ def _codec(dataset: DatasetFacts) -> Gallery:
     pictures = []
     for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
         if path is not None:
-            pixels = canvas.read_picture(path)
-            height, width = pixels.shape[:2]
-            picture = Picture(
-                title=title,
-                text=f"{text}; codec {codec.name}.",
-                caption="",
-                webp=canvas.as_webp(pixels),
-                width=width,
-                height=height,
-            )
-            pictures.append(picture)
+            pictures.append(_framed(title, canvas.read_picture(path), text=f"{text}; codec {codec.name}."))
     return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
 
 
-def _of(facts: Facts, dataset: DatasetFacts, items: list[EvaluationFacts]) -> Iterator[Picture]:
-    for item in items:
-        rgb = FirstImages(item.files.samples).rgb(SHOWN) if item.files else None
-        if rgb is not None:
-            what = "real tiles through the codec" if item.at == "codec" else f"images generated {item.label}"
-            value = f"{facts.measure} {score(item.score.value(facts.measure))}" if item.score else ""
-            yield _picture(
-                what.removeprefix("images ").capitalize(),
-                rgb,
-                text=f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}.",
-                caption=", ".join(filter(None, [item.name, value])),
-            )
+def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str, str]]]:
+    """Yield name, meaning and bands of the composites of these bands."""
+    for name, meaning, choices in COMPOSITES:
+        for choice in choices:
+            if set(choice) <= set(bands):
+                yield name, meaning, choice
+                break
+
+
+def mosaic(images: NDArray[np.uint8], *, columns: int = COLUMNS) -> NDArray[np.uint8]:
+    """Arrange images (n, 3, S, S) in rows as a mosaic (H, W, 3) with gray gaps."""
+    images = _smaller(images)
+    count, side = len(images), images.shape[-1]
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    picture = np.full((rows * (side + GAP) - GAP, columns * (side + GAP) - GAP, 3), GREY, np.uint8)
+    for place, image in enumerate(images):
+        top, left = (part * (side + GAP) for part in divmod(place, columns))
+        picture[top : top + side, left : left + side] = image.transpose(1, 2, 0)
+    return picture
+
+
+def _smaller(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    factor = -(-images.shape[-1] // MOST_SIDE)
+    side = images.shape[-1] // factor * factor
+    if factor == 1:
+        return images
+    blocks = images[..., :side, :side].reshape(len(images), 3, side // factor, factor, side // factor, factor)
+    averaged: NDArray[np.uint8] = blocks.mean(axis=(3, 5)).round().astype(np.uint8)
+    return averaged

@@ -3,6 +3,7 @@
 Legend: n images, C bands, S side of a tile.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from dithc.runs import Manifest
 
 RGB = NDArray[np.uint8]
 Scaled = NDArray[np.float32]
+
+
+def arrays(manifest: Path, stage: str, kind: str) -> Iterator[NDArray[np.generic]]:
+    """Yield the verified arrays `kind-*.npy` next to a manifest, in order."""
+    names = sorted(entry["path"] for entry in Manifest.read(manifest, stage=stage).files)
+    for name in names:
+        if name.startswith(f"{kind}-") and name.endswith(".npy"):
+            yield products.open_npy(Manifest.whole(manifest.parent / name))
 
 
 class RealTiles:
@@ -43,19 +52,14 @@ class FirstImages:
     """Images of the first shard of an evaluation, given the manifest of the stage `sample`."""
 
     def __init__(self, manifest: Path) -> None:
-        self.folder, self.content = manifest.parent, Manifest.read(manifest, stage="sample")
-
-    def _first(self, kind: str) -> NDArray[np.generic] | None:
-        names = sorted(entry["path"] for entry in self.content.files if entry["path"].startswith(f"{kind}-"))
-        names = [name for name in names if name.endswith(".npy")]
-        return products.open_npy(Manifest.whole(self.folder / names[0])) if names else None
+        self.manifest = manifest
 
     def rgb(self, count: int) -> RGB | None:
         """Return the first images as RGB, (n, 3, S, S); None without images."""
-        found = self._first("rgb")
+        found = next(arrays(self.manifest, "sample", "rgb"), None)
         return None if found is None else np.array(found[:count], np.uint8)
 
     def scaled(self, count: int, *, bands: int) -> Scaled | None:
         """Return the first images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
-        found = self._first("shard")
+        found = next(arrays(self.manifest, "sample", "shard"), None)
         return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

@@ -6,7 +6,7 @@ Legend: n images, C bands, S side of an image, R rings of frequencies.
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.facts import EvaluationFacts, Facts
+from dithc.report.facts import Facts
 from dithc.report.figures import spectra
 from dithc.report.pictures.image_sets import FirstImages, RealTiles, Scaled
 
@@ -24,16 +24,13 @@ def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
     stretch = real.tiles.stretch
     sides = [_side("real tiles", "real", real.scaled)]
     for item in items:
-        if (scaled := _scaled(item, bands=len(real.bands))) is not None:
+        scaled = FirstImages(item.files.samples).scaled(IMAGES, bands=len(real.bands)) if item.files else None
+        if scaled is not None:
             sides.append(_side(item.label, str(item.at), scaled))
     if len(sides) == 1:
         return None
     low, high = stretch.ends(list(range(len(real.bands))))
     return spectra.Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
-
-
-def _scaled(item: EvaluationFacts, *, bands: int) -> Scaled | None:
-    return FirstImages(item.files.samples).scaled(IMAGES, bands=bands) if item.files else None
 
 
 def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:

@@ -3,14 +3,12 @@
 Legend: n images, m real tiles, d features.
 """
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.data import Rows, Tiles, products
+from dithc.data import Rows, Tiles
 from dithc.report.facts import EvaluationFacts
-from dithc.runs import Manifest
+from dithc.report.pictures.image_sets import arrays
 
 AT_ONCE = 4096  # rows of features per block, to limit memory
 
@@ -21,12 +19,12 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
         return "the features of both sides are not among the results"
     split, images = item.real_split, item.settings.get("real_images")
     rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
-    blocks = _blocks(item.files.features)
-    if not blocks:
+    first = next(arrays(item.files.features, "features", "shard"), None)
+    if first is None:
         return "the features of the images were not stored"
-    generated = blocks[0][:count].astype(np.float64)  # (n, d)
+    generated = first[:count].astype(np.float64)  # (n, d)
     best, places, begin = np.full(len(generated), np.inf), np.zeros(len(generated), np.int64), 0
-    for block in _blocks(item.files.real_features):
+    for block in arrays(item.files.real_features, "features", "shard"):
         for start in range(0, len(block), AT_ONCE):
             part = block[start : start + AT_ONCE].astype(np.float64)  # (m, d)
             squared = _squared(generated, part)
@@ -47,10 +45,3 @@ def _squared(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np
     one, other = one - center, other - center
     found: NDArray[np.float64] = (one**2).sum(axis=1)[:, None] - 2 * one @ other.T + (other**2).sum(axis=1)
     return found
-
-
-def _blocks(manifest: Path) -> list[NDArray[np.generic]]:
-    """Return the features next to a manifest in blocks of rows."""
-    content = Manifest.read(manifest, stage="features")
-    names = sorted(entry["path"] for entry in content.files if entry["path"].startswith("shard-"))
-    return [products.open_npy(Manifest.whole(manifest.parent / name)) for name in names if name.endswith(".npy")]

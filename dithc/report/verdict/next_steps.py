@@ -29,13 +29,10 @@ def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
             text=f"Train longer, because the held-out loss was still falling{resume}", command=_again(facts, longer)
         )
     if course and course.rises:
-        turns = "" if _turned(run) else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
+        is_turned = run.settings.get("augment") == "dihedral"
+        turns = "" if is_turned else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
         text = f"Stop at about step {course.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
         yield Step(text=text, command=turns)
-
-
-def _turned(run: RunFacts) -> bool:
-    return run.settings.get("augment") == "dihedral"
 
 
 def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
@@ -46,12 +43,8 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
     dataset = facts.dataset(run.dataset)
     if codec is None:
         same = {name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name)}
-        asked = {
-            "run": run.name,
-            "at": "codec",
-            "images": item.score.n_real,
-            "extractor": item.settings.get("extractor", ""),
-        }
+        extractor = item.settings.get("extractor", "")
+        asked = {"run": run.name, "at": "codec", "images": item.score.n_real, "extractor": extractor}
         added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
         yield Step(
             text="Measure the limit of the codec: score real tiles through the codec.",

@@ -75,7 +75,8 @@ def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.
     limits = [codec.score.fid] if codec and codec.score else []
     words, mood = _words(now.fid, max([*limits, *(floor[:1] if floor else [])], default=None))
-    parts = [f"FID {score(now.fid)}{_interval(now)} {item.label}"]
+    interval = f" {between(now.fid_interval)}" if now.fid_interval else ""
+    parts = [f"FID {score(now.fid)}{interval} {item.label}"]
     if codec and codec.score:
         parts.append(f"{_times(now.fid, codec.score.fid)} the codec alone")
     if floor:
@@ -104,10 +105,6 @@ def _words(fid: float, best: float | None) -> tuple[str, Mood]:
 
 def _times(value: float, other: float) -> str:
     return f"{value / other:.2g} ×" if other > 0 else "–"
-
-
-def _interval(one: Score) -> str:
-    return f" {between(one.fid_interval)}" if one.fid_interval else ""
 
 
 def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:

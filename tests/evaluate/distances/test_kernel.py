@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dithc.evaluate.distances.kernel import Kid, kid
-from dithc.log import UserError
 
 D = 8  # features of the normal sets
 
@@ -44,29 +43,23 @@ def share_held(intervals: list[list[float] | None], truth: float) -> float:
 
 def test_kid_equals_the_sum_over_pairs() -> None:
     x, y = correlated(13, 7, 3), correlated(14, 5, 3)
-    assert kid(x, y).value == pytest.approx(by_pairs(x, y), rel=1e-10)
+    assert kid([x], [y]).value == pytest.approx(by_pairs(x, y), rel=1e-10)
 
 
 @pytest.mark.parametrize(("n", "m"), [(7, 5), (3, 9), (3, 3)])
 def test_pulls_are_what_is_lost_without_an_image(n: int, m: int) -> None:
     x, y = correlated(17, n, 3), correlated(18, m, 3)
-    found, whole = kid(x, y), by_pairs(x, y)
+    found, whole = kid([x], [y]), by_pairs(x, y)
     without = [by_pairs(np.delete(x, i, axis=0), y) for i in range(n)]
     assert found.real == pytest.approx([(whole - one) * math.sqrt((n - 1) / n) for one in without], rel=1e-8)
     without = [by_pairs(x, np.delete(y, i, axis=0)) for i in range(m)]
     assert found.generated == pytest.approx([(whole - one) * math.sqrt((m - 1) / m) for one in without], rel=1e-8)
 
 
-def test_kid_is_unbiased_at_small_n() -> None:
-    rng = np.random.default_rng(15)
-    values = [kid(rng.normal(size=(8, 4)), rng.normal(size=(8, 4))).value for _ in range(400)]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
-
-
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_interval_holds_the_truth_as_often_as_it_says(shift: float) -> None:
     rng = np.random.default_rng(19)
-    intervals = [kid(rng.normal(size=(80, D)), rng.normal(size=(60, D)) + shift).interval for _ in range(600)]
+    intervals = [kid([rng.normal(size=(80, D))], [rng.normal(size=(60, D)) + shift]).interval for _ in range(600)]
     assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # wide for equal sets
 
 
@@ -74,7 +67,7 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
     rng, intervals, widths = np.random.default_rng(20), [], []
     for _ in range(600):
         real, noise = rng.normal(size=(80, D)), rng.normal(size=(60, D))
-        before, after = kid(real, noise + 0.7), kid(real, noise + 0.4)
+        before, after = kid([real], [noise + 0.7]), kid([real], [noise + 0.4])
         paired = Kid(before.value - after.value, before.real - after.real, before.generated - after.generated)
         apart = math.hypot(*before.real, *before.generated, *after.real, *after.generated)
         intervals.append(paired.interval)
@@ -86,7 +79,7 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
 def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 100)
     x, y = correlated(16, 1500, 4), correlated(16, 1500, 4) + 1
-    found, same = kid([x[:700], x[700:]], [y]), kid(x, y)
+    found, same = kid([x[:700], x[700:]], [y]), kid([x], [y])
     assert found.value == pytest.approx(same.value, rel=1e-9)
     assert found.real == pytest.approx(same.real, rel=1e-6)
 
@@ -97,18 +90,13 @@ def test_interval_of_subsets_holds_the_truth(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSETS", 20)
     rng = np.random.default_rng(21)
     intervals = [
-        kid(rng.normal(size=(200, D)), rng.normal(size=(150, D)) + 0.5, seed=seed).interval for seed in range(400)
+        kid([rng.normal(size=(200, D))], [rng.normal(size=(150, D)) + 0.5], seed=seed).interval for seed in range(400)
     ]
     assert 0.92 < share_held(intervals, true_mmd2(0.5)) < 0.98
 
 
 def test_two_images_have_a_distance_and_no_interval() -> None:
-    found = kid(np.eye(2), np.eye(3)[:, :2])
+    found = kid([np.eye(2)], [np.eye(3)[:, :2]])
     assert math.isfinite(found.value)
     assert found.interval is None
     assert found.pulls is None
-
-
-def test_kid_needs_two_images() -> None:
-    with pytest.raises(UserError, match="KID"):
-        kid(np.ones((1, 3)), np.ones((5, 3)))

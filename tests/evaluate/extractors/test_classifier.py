@@ -104,16 +104,6 @@ def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_c
     assert over_floor[1] > 3 * over_floor[0], over_floor
 
 
-def test_a_file_without_defects_says_nothing_of_them_and_has_the_features_that_it_always_had(tmp_path: Path) -> None:
-    images, labels = striped(24)
-    numbers = train_classifier(images, labels, path=tmp_path / "c", steps=4, batch=16)
-    state, metadata = read_state(tmp_path / "c")
-    assert set(metadata) == {"kind", "note", "classes", "images", "steps", "seed", "loss", "train_accuracy"}
-    assert not [name for name in (*state, *numbers) if "defects" in name]
-    assert state["head.weight"].shape == (2, 128)
-    assert load_extractor("classifier", tmp_path / "c").num_features == 128
-
-
 @pytest.mark.parametrize("with_defects", [False, True])
 def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
     tmp_path: Path, with_defects: bool
@@ -128,40 +118,11 @@ def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_feature_does_not_depend_on_the_other_images_of_the_batch(tmp_path: Path) -> None:
-    images, labels = striped(24)
-    train_classifier(images, labels, path=tmp_path / "c", steps=2)
-    extractor = load_extractor("classifier", tmp_path / "c")
-    np.testing.assert_allclose(extractor(images)[:1], extractor(images[:1]), rtol=1e-4, atol=1e-5)
-
-
-def test_size_is_about_a_hundred_thousand_parameters() -> None:
-    assert 80_000 < sum(value.numel() for value in Classifier(10).parameters()) < 120_000
-
-
-def test_fewer_images_than_a_batch_train_too(tmp_path: Path) -> None:
-    images, labels = striped(6)
-    assert train_classifier(images, labels, path=tmp_path / "c", steps=3, batch=64)["images"] == 6
-
-
 def test_one_class_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     images, _ = striped(6)
     with pytest.raises(UserError, match="at least two classes"):
         train_classifier(images, np.zeros(6, dtype=np.int64), path=tmp_path / "c")
     assert not (tmp_path / "c").exists()
-
-
-def test_labels_of_another_length_or_dtype_are_refused(tmp_path: Path) -> None:
-    images, labels = striped(6)
-    for wrong in (labels[:5], labels.astype(np.float32)):
-        with pytest.raises(UserError, match="labels for the classifier"):
-            train_classifier(images, wrong, path=tmp_path / "c")
-
-
-def test_zero_steps_are_refused(tmp_path: Path) -> None:
-    images, labels = striped(6)
-    with pytest.raises(UserError, match="at least one step"):
-        train_classifier(images, labels, path=tmp_path / "c", steps=0)
 
 
 def test_tiny_images_are_refused(tmp_path: Path) -> None:

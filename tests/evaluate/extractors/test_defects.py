@@ -117,14 +117,3 @@ def test_a_defect_that_changes_nothing_has_no_level() -> None:
     _, levels = damaged(images, torch.Generator().manual_seed(1))
     learnt = {name for name, level in zip(DEFECTS, levels.amax(dim=0), strict=True) if level > 0}
     assert set(DEFECTS) - learnt == {"shuffle-8", "shuffle-16"}
-
-
-def test_the_generator_decides_everything_and_the_images_stay() -> None:
-    images = pictures()
-    before, state = images.clone(), torch.random.get_rng_state()
-    (a, la), (b, lb), (c, _) = (damaged(images, generator(seed)) for seed in (1, 1, 2))
-    assert torch.equal(a, b)
-    assert torch.equal(la, lb)
-    assert not torch.equal(a, c)
-    assert torch.equal(images, before)
-    assert torch.equal(torch.random.get_rng_state(), state)

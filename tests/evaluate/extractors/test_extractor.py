@@ -44,21 +44,6 @@ def test_legacy_resize_takes_pixel_centres_without_antialiasing() -> None:
     torch.testing.assert_close(halved[0, 0, 0], torch.tensor([1.5, 5.5]))
 
 
-def test_images_of_another_dtype_are_refused() -> None:
-    with pytest.raises(UserError, match="uint8"):
-        make(lambda x: x)(np.zeros((2, 3, 8, 8), dtype=np.float32))  # type: ignore[arg-type]
-
-
-def test_channels_last_images_are_refused_with_the_fix() -> None:
-    with pytest.raises(UserError, match="transpose"):
-        make(lambda x: x)(np.zeros((2, 8, 8, 3), dtype=np.uint8))
-
-
-def test_twelve_bands_are_refused() -> None:
-    with pytest.raises(UserError, match="select three bands"):
-        make(lambda x: x)(np.zeros((2, 12, 8, 8), dtype=np.uint8))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_network_that_gives_no_finite_number_is_refused(bad: float) -> None:
     with pytest.raises(UserError, match="1 of 2 images, first at row 1"):
@@ -79,12 +64,3 @@ def test_missing_weights_are_an_error_and_never_a_fallback(kind: str, tmp_path: 
 def test_folder_instead_of_a_weights_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a folder"):
         load_extractor("squeezenet", tmp_path)
-
-
-def test_unknown_kind_and_mode_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"inception \| squeezenet"):
-        load_extractor("resnet", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"legacy-pytorch \| clean"):
-        load_extractor("inception", tmp_path, resize="bicubic")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="fixed input size"):
-        load_extractor("inception", tmp_path, resize="none")

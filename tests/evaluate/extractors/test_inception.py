@@ -9,27 +9,12 @@ import torch
 from dithc.evaluate import load_extractor
 from dithc.evaluate.extractors.inception import WELL_KNOWN_NAME, FIDInception, block_a, block_e, pool_3x3
 from dithc.log import UserError
-
-
-def random_state() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
-        shapes = {name: value.shape for name, value in FIDInception().state_dict().items()}
-    state = {}
-    for name, shape in shapes.items():
-        if name.endswith(("running_var", "bn.weight")):
-            state[name] = torch.ones(shape)
-        elif name.endswith("num_batches_tracked"):
-            state[name] = torch.tensor(0)
-        else:
-            fan_in = max(shape[1:].numel(), 1)
-            state[name] = torch.randn(shape, generator=generator) * (2 / fan_in) ** 0.5 * (len(shape) > 1)
-    return state
+from tests.evaluate.conftest import random_inception
 
 
 @pytest.fixture(scope="module")
 def state() -> dict[str, torch.Tensor]:
-    return random_state()
+    return random_inception()
 
 
 @pytest.fixture(scope="module")
@@ -136,20 +121,6 @@ def test_torchvision_weights_are_refused_with_a_hint(state: dict[str, torch.Tens
     with pytest.raises(UserError, match="torchvision's Inception weights are NOT the FID weights") as error:
         load_extractor("inception", tmp_path / "inception_v3_google.pth")
     assert "unknown: AuxLogits.fc.weight" in str(error.value)
-
-
-def test_missing_keys_are_named(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    without = {name: value for name, value in state.items() if name != "Mixed_6c.branch7x7_3.conv.weight"}
-    torch.save(without, tmp_path / "cut.pth")
-    with pytest.raises(UserError, match=r"1 missing: Mixed_6c\.branch7x7_3\.conv\.weight"):
-        load_extractor("inception", tmp_path / "cut.pth")
-
-
-def test_truncated_file_is_refused(path_to_weights: Path, tmp_path: Path) -> None:
-    with path_to_weights.open("rb") as file:
-        (tmp_path / "half.pth").write_bytes(file.read(1_000_000))
-    with pytest.raises(UserError, match="cannot be read"):
-        load_extractor("inception", tmp_path / "half.pth")
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"state": {"fc.weight": 3}}])

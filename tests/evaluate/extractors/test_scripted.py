@@ -65,11 +65,6 @@ def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -
     np.testing.assert_allclose(extractor(images), [[255, 7, 255]] * 3, rtol=1e-6)
 
 
-def test_resize_without_effect_is_said(save: Callable[[nn.Module], Path], lines: pytest.LogCaptureFixture) -> None:
-    load_extractor("torchscript", save(Means()), resize="clean", trust=True)
-    assert "has no effect" in lines.text
-
-
 @pytest.mark.parametrize(
     ("network", "got"), [(Maps(), r"\(2, 3, 64, 64\)"), (Logarithm(), "NaN"), (Picky(), "invalid for input of size")]
 )

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter
 
 from dithc.config import codecs
 from dithc.latents import open_codec
@@ -52,24 +51,16 @@ def test_pixel_codec_of_any_data_set_has_one_id(fake_tiles):
     assert len(ids) == 1
 
 
-def test_sd_vae_encodes_the_display_bands(fake_tiles, sd_folder):
-    tiles = fake_tiles()
-    codec = open_codec(sd(sd_folder), info=tiles.info)
-    assert codec.bands == ("B04", "B03", "B02")
-    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (3, 4, 2, 0.18215)
-    x = codec.input(tiles, np.arange(2))
-    assert x.shape == (2, 3, 16, 16)
-    assert np.array_equal(codec.to_rgb(x), tiles.rgb(np.arange(2)))
-    mean, logvar = codec.encode(x)
-    assert mean.shape == logvar.shape == (2, 4, 8, 8)
-    assert codec.decode(mean * codec.scale).shape == (2, 3, 16, 16)
-
-
 def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     reference = AutoencoderKL.from_pretrained(str(sd_folder), local_files_only=True, low_cpu_mem_usage=False).eval()
-    codec = open_codec(sd(sd_folder), info=fake_tiles().info)
+    tiles = fake_tiles()
+    codec = open_codec(sd(sd_folder), info=tiles.info)
+    assert codec.bands == ("B04", "B03", "B02")
+    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (3, 4, 2, 0.18215)
+    assert np.array_equal(codec.to_rgb(codec.input(tiles, np.arange(2))), tiles.rgb(np.arange(2)))
+    assert codec.to_rgb(torch.tensor([-3.0, 0.0, 3.0]).view(1, 3, 1, 1)).ravel().tolist() == [0, 128, 255]
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
     mean, logvar = codec.encode(x)
     with torch.no_grad():
@@ -89,30 +80,11 @@ def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
     assert first.id != other.id
 
 
-def test_images_beyond_the_range_are_clipped_in_rgb(fake_tiles, sd_folder):
-    codec = open_codec(sd(sd_folder), info=fake_tiles().info)
-    x = torch.tensor([-3.0, 0.0, 3.0]).view(1, 3, 1, 1)
-    assert codec.to_rgb(x).ravel().tolist() == [0, 128, 255]
-
-
 def test_missing_sd_folder_says_which_files_to_put_where(fake_tiles, tmp_path):
     with pytest.raises(
         UserError, match=r"no such folder[\s\S]*config.json and diffusion_pytorch_model.safetensors[\s\S]*copy"
     ):
         open_codec(sd(tmp_path / "nowhere"), info=fake_tiles().info)
-
-
-def test_sd_folder_without_weights_is_refused(fake_tiles, sd_folder):
-    (sd_folder / "diffusion_pytorch_model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"diffusion_pytorch_model.*no such file"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
-
-
-def test_truncated_weights_are_refused(fake_tiles, sd_folder):
-    path = sd_folder / "diffusion_pytorch_model.safetensors"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="cut short"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
 
 
 def test_weights_with_a_missing_tensor_are_refused(fake_tiles, sd_folder):
@@ -142,13 +114,6 @@ def test_weights_with_the_old_attention_names_are_read(fake_tiles, sd_folder):
     assert torch.equal(open_codec(sd(sd_folder), info=info).encode(x)[0], before)
 
 
-def test_folder_of_another_network_is_refused(fake_tiles, sd_folder):
-    config = json.loads((sd_folder / "config.json").read_text())
-    (sd_folder / "config.json").write_text(json.dumps({**config, "_class_name": "UNet2DModel"}))
-    with pytest.raises(UserError, match="UNet2DModel"):
-        open_codec(sd(sd_folder), info=fake_tiles().info)
-
-
 def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
@@ -159,6 +124,8 @@ def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
         open_codec(sd(tmp_path), info=fake_tiles().info)
 
 
-def test_every_kind_of_codec_in_the_schema_opens():
-    kinds = TypeAdapter(codecs.BuiltInCodec).json_schema()["discriminator"]["mapping"]
-    assert set(kinds) == {"pixel", "sd-vae", "kl-vae", "diffusers", "torchscript"}
+def test_shifted_latents_are_not_for_the_sd_vae(fake_tiles, sd_folder):
+    config = json.loads((sd_folder / "config.json").read_text())
+    (sd_folder / "config.json").write_text(json.dumps(config | {"shift_factor": 0.1159}))
+    with pytest.raises(UserError, match="kind: diffusers"):
+        open_codec(sd(sd_folder), info=fake_tiles().info)

@@ -140,14 +140,6 @@ def test_flux2_is_normalised_by_what_its_batch_norm_holds_of_each_channel(fake_t
     torch.testing.assert_close(codec.encode(RGB)[0].double(), (raw.double() - middle) / spread, rtol=1e-5, atol=1e-5)
 
 
-def test_display_bands_are_seen_as_they_are_shown(fake_tiles, tmp_path) -> None:
-    tiles = fake_tiles()
-    codec = open_codec(diffusers(saved(tmp_path)[1]), info=tiles.info)
-    assert codec.bands == ("B04", "B03", "B02")
-    assert codec.id.startswith("diffusers-display-")
-    assert np.array_equal(codec.to_rgb(codec.input(tiles, np.arange(2))), tiles.rgb(np.arange(2)))
-
-
 @torch.no_grad()
 def test_an_autoencoder_of_as_many_bands_takes_all_in_their_order(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles()
@@ -177,15 +169,6 @@ def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles,
         [first[:, 2], (first[:, 1] + second[:, 2]) / 2, (first[:, 0] + second[:, 1]) / 2, second[:, 0]], 1
     )
     torch.testing.assert_close(codec.decode(mean), wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_numbers_of_the_configuration_come_before_those_of_the_network(fake_tiles, tmp_path) -> None:
-    info, path = fake_tiles().info, saved(tmp_path)[1]
-    plain, _ = open_codec(diffusers(path, scale=1.0), info=info).encode(RGB)
-    scale, shift = [1.0, 2.0, 3.0, 4.0], [0.0, 0.5, 0.0, -0.5]
-    other, _ = open_codec(diffusers(path, scale=scale, shift=shift), info=info).encode(RGB)
-    column = torch.tensor(scale).view(-1, 1, 1), torch.tensor(shift).view(-1, 1, 1)
-    assert torch.equal(other, (plain - column[1]) * column[0])
 
 
 @pytest.mark.slow
@@ -364,12 +347,6 @@ def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> Non
     weights.rename(weights.with_suffix(".bin"))
     with pytest.raises(UserError, match=r"diffusion_pytorch_model.*no such file"):
         open_codec(diffusers(path), info=fake_tiles().info)
-
-
-def test_shifted_latents_are_not_for_the_sd_vae(fake_tiles, tmp_path) -> None:
-    path = saved(tmp_path, **KL, shift_factor=0.1159)[1]
-    with pytest.raises(UserError, match="kind: diffusers"):
-        open_codec(codecs.SdVae(kind="sd-vae", path=str(path)), info=fake_tiles().info)
 
 
 @pytest.mark.parametrize(

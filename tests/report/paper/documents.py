@@ -57,116 +57,39 @@ def table1() -> Document:
 def table2() -> Document:
     """Return every status: measured, out of memory, skipped, simulated."""
     cells = []
-    ours = {"DP+TP": 1.35, "DP": 1.12, "CFTP": 1.0}
     for batch in (112, 224):
-        for place, model in enumerate(MODELS):
-            row = f"{batch} {model}"
-            for column, slower in ours.items():
-                of = {unit: published("table2", row, f"{column} {unit}", path=REFERENCE) for unit in ("s", "GB")}
-                if (model == "XL/2" and column != "CFTP") or (batch == 224 and model == "L/2" and column == "DP+TP"):
-                    why = {
-                        "status": "out of memory",
-                        "reason": "killed at the limit of 22 GiB of all ranks (cgroup memory.max)",
-                    }
-                    cells += [cell("table2", row, f"{column} {unit}", "", "", published=of[unit], **why) for unit in of]
-                    continue
-                more: dict[str, Any] = {}
-                if model == "L/2" and batch == 224:
-                    more = {"status": "simulated", "reason": "from batch 112, twice the images"}
-                seconds = batch / 112 * slower * (41.0, 23.0, 7.1, 2.9)[place]
-                memory = slower**3 * (19.1, 14.0, 7.4, 4.2)[place]
-                cells.append(
-                    cell("table2", row, f"{column} s", "seconds an iteration", "s", seconds, published=of["s"], **more)
-                )
-                cells.append(
-                    cell(
-                        "table2",
-                        row,
-                        f"{column} GB",
-                        "peak memory of all ranks",
-                        "GB",
-                        memory,
-                        published=of["GB"],
-                        **more,
-                    )
-                )
-    note = "Out of memory is decided by a limit on all ranks of a run: cgroup memory.max."
-    return document(
-        "table2", "Table 2", "One node: seconds an iteration and peak memory by strategy", cells=cells, notes=[note]
-    )
+        for model, base_s, base_gb in zip(MODELS, (41.0, 23.0, 7.1, 2.9), (19.1, 14.0, 7.4, 4.2), strict=True):
+            for column, slower in {"DP+TP": 1.35, "DP": 1.12, "CFTP": 1.0}.items():
+                row = f"{batch} {model}"
+                is_full = (model == "XL/2" and column != "CFTP") or (row, column) == ("224 L/2", "DP+TP")
+                of = {"s": ("seconds an iteration", batch / 112 * slower * base_s)}
+                of["GB"] = ("peak memory of all ranks", slower**3 * base_gb)
+                for unit, (quantity, value) in of.items():
+                    name = f"{column} {unit}"
+                    more: dict[str, Any] = {"published": published("table2", row, name, path=REFERENCE)}
+                    if is_full:
+                        more |= {"status": "out of memory", "reason": "killed at the limit of 22 GiB of all ranks"}
+                        cells.append(cell("table2", row, name, "", "", **more))
+                        continue
+                    if row == "224 L/2":
+                        more |= {"status": "simulated", "reason": "from batch 112, twice the images"}
+                    cells.append(cell("table2", row, name, quantity, unit, value, **more))
+    notes = ["Out of memory is decided by a limit on all ranks of a run: cgroup memory.max."]
+    return document("table2", "Table 2", "One node: time and memory by strategy", cells=cells, notes=notes)
 
 
 def table3() -> Document:
     """Return very different libraries, for a logarithmic axis."""
+    factors = {"OpenBLAS": 14.0, "nativeBLAS": 2.1, "oneDNN": 1.9, "own GEMM": 1.1, "tuned": 1.0}
     cells = []
-    for place, model in enumerate(MODELS):
-        base = (66.0, 38.0, 9.6, 3.1)[place]
-        for column, slower in {
-            "OpenBLAS": 14.0,
-            "nativeBLAS": 2.1,
-            "oneDNN": 1.9,
-            "own GEMM": 1.1,
-            "tuned": 1.0,
-        }.items():
-            printed = published("table3", model, column, path=REFERENCE)
-            if column == "OpenBLAS" and model == "XL/2":
-                cells.append(
-                    cell(
-                        "table3",
-                        model,
-                        column,
-                        "seconds an iteration",
-                        "s",
-                        status="skipped",
-                        reason="predicted 16 min a step",
-                        published=printed,
-                    )
-                )
-                continue
-            cells.append(cell("table3", model, column, "seconds an iteration", "s", base * slower, published=printed))
-    return document("table3", "Table 3", "One node: seconds an iteration by library of matrix products", cells=cells)
-
-
-def table4() -> Document:
-    """Return speedups by module, library and direction, above and below one."""
-    draw = np.random.default_rng(4)
-    cells = []
-    for dtype in ("fp32", "bf16"):
-        for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
-            column = f"{library} {dtype}"
-            if (library, dtype) == ("OpenBLAS", "bf16"):
-                cells.append(
-                    cell(
-                        "table4",
-                        "all modules",
-                        column,
-                        "speedup",
-                        "x",
-                        status="skipped",
-                        reason="this OpenBLAS has no bf16 product",
-                    )
-                )
-                continue
-            for module in ("qkv_proj", "o_proj", "up_proj", "down_proj", "condition_proj"):
-                ways = {way: float(draw.uniform(0.75, 2.6)) for way in ("forward", "grad_input", "grad_weight")}
-                for way, value in ways.items():
-                    cells.append(cell("table4", module, column, f"speedup, {way}", "x", value))
-                printed = (
-                    published("table4", module, "Speed-up", path=REFERENCE) if column == "nativeBLAS fp32" else None
-                )
-                mean = math.prod(ways.values()) ** (1 / 3)
-                cells.append(
-                    cell(
-                        "table4",
-                        module,
-                        column,
-                        "speedup, mean of the products",
-                        "x",
-                        mean,
-                        published=printed,
-                    )
-                )
-    return document("table4", "Table 4", "Speed-up of matrix products by module", cells=cells)
+    for model, base in zip(MODELS, (66.0, 38.0, 9.6, 3.1), strict=True):
+        for column, slower in factors.items():
+            more: dict[str, Any] = {"published": published("table3", model, column, path=REFERENCE)}
+            is_skipped = (column, model) == ("OpenBLAS", "XL/2")
+            more |= {"status": "skipped", "reason": "predicted 16 min a step"} if is_skipped else {}
+            value = None if is_skipped else base * slower
+            cells.append(cell("table3", model, column, "seconds an iteration", "s", value, **more))
+    return document("table3", "Table 3", "One node: seconds an iteration by library", cells=cells)
 
 
 def losses(seed: int, *, steps: int = 300, rough: float = 0.03, away: float = 0.0) -> list[float]:
@@ -225,27 +148,12 @@ def fig9() -> Document:
     cells = []
     for column, values in {"1 rank": (1, 1.47, 1.49, 1.95, 1.88), "2 ranks": (1, 1.62, 1.7, 2.08, 2.06)}.items():
         for name, value in zip(STEPS, values, strict=False):
-            cells.append(
-                cell(
-                    "fig9",
-                    name,
-                    column,
-                    "speedup",
-                    "x",
-                    value,
-                    published=published("fig9", name, "Speed-up", path=REFERENCE),
-                )
-            )
+            printed = published("fig9", name, "Speed-up", path=REFERENCE)
+            cells.append(cell("fig9", name, column, "speedup", "x", value, published=printed))
             cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
-        cells.append(
-            cell("fig9", STEPS[-1], column, "speedup", "x", status="skipped", reason="no search at this scale")
-        )
-    return document(
-        "fig9",
-        "Figure 9",
-        "What each part adds, step by step",
-        cells=cells,
-    )
+        why = {"status": "skipped", "reason": "no search at this scale"}
+        cells.append(cell("fig9", STEPS[-1], column, "speedup", "x", **why))
+    return document("fig9", "Figure 9", "What each part adds, step by step", cells=cells)
 
 
 def curve(label: str, kind: Any, x: Sequence[int], lost: float, label_x: str = "nodes") -> Series:
@@ -260,32 +168,20 @@ def fig10() -> Document:
     """Return curves of four networks, measured on ranks; published and simulated on nodes."""
     nodes = [2**power for power in range(11)]
     series = [
-        curve(f"measured {model}", "measured", (1, 2), lost, "ranks")
-        for model, lost in {"S/2": 0.12, "B/2": 0.08}.items()
+        curve(f"measured {name}", "measured", (1, 2), lost, "ranks") for name, lost in (("S/2", 0.12), ("B/2", 0.08))
     ]
-    series += [
-        curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015),
-        curve("DiT-HC, GEMM-optimised XL/2", "published", (1, 256), 0.013),
+    series.append(curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015))
+    named = {f"dithc: hierarchical, fp32 wire {model}": 0.004 * place for place, model in enumerate(MODELS, 1)}
+    named |= {f"DiT-HC's exchange ({way}) XL/2": 0.016 for way in ("exposed", "stragglers", "tuned kernels")}
+    series += [curve(label, "simulated", nodes, lost) for label, lost in named.items()]
+    cells = [
+        cell(
+            "fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, status=one.kind, reason="r"
+        )
+        for one in series
+        if one.kind != "published"
+        for x, y in zip(one.x, one.y, strict=True)
     ]
-    series += [
-        curve(f"dithc: hierarchical, fp32 wire {model}", "simulated", nodes, 0.004 * place)
-        for place, model in enumerate(MODELS, 1)
-    ]
-    series += [
-        curve(f"DiT-HC's exchange ({way}) XL/2", "simulated", nodes, 0.016)
-        for way in ("exposed", "stragglers", "tuned kernels", "a fourth")
-    ]
-    cells = []
-    for one in series:
-        if one.kind != "published":
-            why = (
-                {"status": "simulated", "reason": "played on the described machine"} if one.kind == "simulated" else {}
-            )
-            pairs = zip(one.x, one.y, strict=True)
-            cells += [
-                cell("fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, **why)
-                for x, y in pairs
-            ]
     return document("fig10", "Figure 10", "Weak scaling", cells=cells, series=series)
 
 
@@ -301,34 +197,6 @@ def fig11() -> Document:
     return document("fig11", "Figure 11", "Strong scaling", series=series)
 
 
-def sec56() -> Document:
-    """Return rates with both counts of operations."""
-    cells = []
-    for row, value in {
-        "CPU fp32 dithc": 0.31,
-        "CPU fp32 eager": 0.19,
-        "CPU fp32 compile": 0.21,
-        "CPU bf16 dithc": 1.24,
-        "CPU bf16 compile": 0.66,
-    }.items():
-        printed = 182.47 / 32 if row == "CPU fp32 dithc" else None
-        cells.append(cell("sec56", row, "linear layers", "sustained", "TFLOP/s", value, published=printed))
-        cells.append(cell("sec56", row, "with attention", "sustained", "TFLOP/s", value * 1.036))
-    cells.append(
-        cell(
-            "sec56",
-            "CPU amx",
-            "linear layers",
-            "sustained",
-            "TFLOP/s",
-            status="skipped",
-            reason="this machine has no AMX",
-        )
-    )
-    note = "The paper's 182.47 TFLOP/s are of 32 nodes, linear layers alone: 5.70 per node."
-    return document("sec56", "Section 5.6", "Sustained floating-point rate", cells=cells, notes=[note])
-
-
 def every(folder: Path) -> list[Document]:
-    """Return a document of each target, with images in `folder`."""
-    return [table1(), table2(), table3(), table4(), fig7(), fig8(folder), fig9(), fig10(), fig11(), sec56()]
+    """Return a document of each type of figure, with images in `folder`."""
+    return [table1(), table2(), table3(), fig7(), fig8(folder), fig9(), fig10(), fig11()]

@@ -15,7 +15,7 @@ from dithc.report.paper.bars import panels_of
 from dithc.report.paper.figure import drawn
 from tests.report.paper import documents
 
-TARGETS = ("table1", "table2", "table3", "table4", "fig7", "fig9", "fig10", "fig11", "sec56")
+TARGETS = ("table1", "table2", "table3", "fig7", "fig9", "fig10", "fig11")
 ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
 
 
@@ -73,11 +73,8 @@ def test_scaling_curves_are_told_apart_by_their_kind() -> None:
     lines = {
         " ".join(line.get_label().split()): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
     }
-    (measured,) = (line for name, line in lines.items() if name.startswith("S/2, measured: 0.893"))
-    (printed,) = (line for name, line in lines.items() if name.startswith("DiT-HC, authors' logs"))
-    (simulated,) = (
-        line for name, line in lines.items() if name.startswith("dithc: hierarchical, fp32 wire S/2, simulated")
-    )
+    starts = ("S/2, measured: 0.893", "DiT-HC, authors' logs", "dithc: hierarchical, fp32 wire S/2, simulated")
+    measured, printed, simulated = (line for start in starts for name, line in lines.items() if name.startswith(start))
     assert (measured.get_marker(), printed.get_marker(), simulated.get_marker()) == ("o", "x", "o")
     assert to_hex(simulated.get_markerfacecolor()) == theme.FACE != to_hex(measured.get_markerfacecolor())
     assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))
@@ -90,30 +87,19 @@ def test_a_cell_without_a_quantity_stands_with_the_others_of_its_column() -> Non
     assert panels[0].cells["112 XL/2", "DP"].status == "out of memory"
 
 
-@pytest.mark.parametrize("target", [*TARGETS, "fig8"])
+@pytest.mark.parametrize("target", ["table2", "fig7", "fig8"])
 def test_an_empty_document_says_that_there_is_nothing(target: str) -> None:
     said = words(figure_of(documents.document(target, "Nothing", "of anything", machine={}, versions={})))
     assert "machine not recorded" in said
     assert re.search(r"no (cells|curves|samples)", said)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["table2", "fig7"])
 def test_odd_cells_are_drawn(target: str) -> None:
     cells = [
         Cell(id="a", row=ODD, column=ODD, quantity=ODD, unit="s", status="measured", value=0.0, file="a b.json"),
         Cell(id="b", row=ODD, column="z", quantity="", status="skipped", reason=ODD),
-        Cell(
-            id="c",
-            row="",
-            column="",
-            quantity="x",
-            status="simulated",
-            value=-3.0,
-            reason="r",
-            file="c",
-            low=-4.0,
-            high=1e9,
-        ),
+        documents.cell("c", "", "", "x", "", -3.0, status="simulated", reason="r", low=-4.0, high=1e9),
         Cell(id="d", row="only published", column="z", quantity="q", status="published", published=7.0),
     ]
     series = [

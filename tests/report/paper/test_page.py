@@ -55,7 +55,7 @@ def test_every_anchor_is_there_once_and_every_picture_has_a_text(page: Path) -> 
     found = seen(page)
     assert len(found.ids) == len(set(found.ids))
     assert {link.removeprefix("#") for link in found.links if link.startswith("#")} <= set(found.ids)
-    assert len(found.pictures) == 11
+    assert len(found.pictures) == 9
     assert all(one["alt"] and str(one["src"]).startswith("data:image/webp") for one in found.pictures)
 
 
@@ -70,23 +70,11 @@ def test_every_status_is_counted_and_every_reason_said(page: Path, every: list[D
 
 
 def test_what_comes_from_outside_is_no_markup(tmp_path: Path) -> None:
-    told = {
-        "value": 1.0,
-        "status": "measured",
-        "file": f"a b/{EVIL}.json",
-        "reason": EVIL,
-        "command": EVIL,
-        "digest": EVIL,
-    }
-    cells = [Cell(id=EVIL, row=EVIL, column=EVIL, quantity=EVIL, unit=EVIL, **told)]  # type: ignore[arg-type]
+    texts = dict.fromkeys(("id", "row", "column", "quantity", "unit", "reason", "command", "digest"), EVIL)
+    cells = [Cell(**texts, value=1.0, status="measured", file=f"a b/{EVIL}.json")]  # type: ignore[arg-type]
     images = [Picture(label=EVIL, path=f"{EVIL}.png", caption=EVIL, alt=EVIL)]
-    parts = {
-        "title": EVIL,
-        "command": EVIL,
-        "digest": EVIL,
-        "machine": {EVIL: EVIL, "name": EVIL},
-        "versions": {EVIL: EVIL},
-    }
+    parts = dict.fromkeys(("title", "command", "digest"), EVIL)
+    parts |= {"machine": {EVIL: EVIL, "name": EVIL}, "versions": {EVIL: EVIL}}
     more = {"cells": cells, "images": images, "notes": [EVIL]}
     path = tmp_path / "report.html"
     paper.write_page([Document(target="table1", paper=EVIL, scale="ci", **parts, **more)], path)  # type: ignore[arg-type]
@@ -155,13 +143,9 @@ def test_a_platform_whose_loss_is_no_number_is_beyond_the_noise_of_seeds() -> No
     [
         ("table1", "Gaofen-2", "LX2, batch 28,672", 24.70),
         ("table2", "224 L/2", "CFTP GB", 290),
-        ("table2", "112 XL/2", "DP s", None),
         ("table3", "XL/2", "OpenBLAS", 1156.37),
-        ("table4", "down_proj", "Speed-up", 35.49),
-        ("fig9", "+ tuning", "Speed-up", 8.2),
         ("fig10", "XL/2", "Efficiency", 0.906),
         ("sec56", "LX2", "TFLOP/s", 182.47),
-        ("sec56", "LX2", "s", 13.5),
         ("sec56", "H100", "s", 7.6),
     ],
 )

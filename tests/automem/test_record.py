@@ -103,8 +103,3 @@ def test_what_only_the_first_pass_waits_for_is_not_in_the_seconds(make_tiers: Ca
     assert 0 < unit.forward_seconds < 1.0
     assert unit.saved == ()
     assert [weight.bytes for weight in unit.weights] == [WIDTH * WIDTH * 4]
-
-
-def test_trace_survives_json(make_tiers: Callable[..., Tiers]) -> None:
-    trace = traced(Skipping(), make_tiers(64))
-    assert Trace.from_json(trace.to_json()) == trace

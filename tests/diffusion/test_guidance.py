@@ -61,10 +61,6 @@ def test_first_three_of_fewer_channels_is_all_of_them() -> None:
     assert torch.equal(both[0], both[1])
 
 
-def test_scale_zero_is_the_unlabelled_prediction() -> None:
-    assert guided(Model(), LABELS, null_label=NULL, scale=0.0)(X, T)[:, :4].eq(NULL).all()
-
-
 def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
     for t, is_inside in ((19, False), (20, True), (30, True), (30.5, False)):
         model, plain = Model(), Model()
@@ -143,13 +139,6 @@ def test_guide_is_given_the_null_condition() -> None:
     out = guided(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
     assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
     assert torch.equal(guide.asked[0], torch.zeros(2, 1, 2))
-
-
-def test_null_condition_of_the_labels_kind_is_the_null_label_to_the_bit() -> None:
-    one, other = (
-        guided(Model(), LABELS, scale=1.5, **none)(X, T) for none in ({"null_label": 9}, {"null": torch.tensor(9)})
-    )
-    assert torch.equal(one, other)
 
 
 def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:

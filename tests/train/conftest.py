@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
+from dithc.comm import Group
 from dithc.config import training
-from dithc.runs import Manifest
-from dithc.train import Job
+from dithc.log import read_metrics
+from dithc.runs import Manifest, Store
+from dithc.train import Job, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
@@ -68,6 +72,39 @@ def small_run(**changes: Any) -> training.Run:
     return training.Run.model_validate(values | changes)
 
 
+def store_of(job: Job) -> Store:
+    """Return the store of a job of the fixture `job`."""
+    return Store(next(job.store.glob("small-*")))
+
+
+def checkpoint(job: Job) -> Store.Checkpoint:
+    """Return the last checkpoint of a finished job."""
+    return store_of(job).open(job.until)
+
+
+def hashes(job: Job) -> dict[str, str]:
+    """Return the hash of each file of the last checkpoint."""
+    return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
+
+
+def rows(job: Job) -> list[dict[str, float]]:
+    """Return the metrics of each step."""
+    return read_metrics(store_of(job).folder / "metrics")
+
+
+def config_of(path: Path, run: training.Run, **sections: Any) -> Path:
+    """Write a configuration in which `small` is this run on a dataset `toy`."""
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}} | sections
+    path.write_text(json.dumps(content | {"runs": {"small": run.model_dump(mode="json")}}))
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     before = torch.get_num_threads()
@@ -79,6 +116,19 @@ def _one_thread():
 @pytest.fixture
 def make_latents() -> Callable[..., Path]:
     return write_latents
+
+
+def weights_of(job: Job, kind: str = "ema", *, step: int | None = None) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, by default the last."""
+    return load_file(store_of(job).open(job.until if step is None else step).weights(kind))
+
+
+@pytest.fixture
+def base(job: Callable[..., Job]) -> Job:
+    """Return a finished job of two steps."""
+    one = job("base", until=2, lr=0.01)
+    assert train(one, Group()) == 0
+    return one
 
 
 @pytest.fixture

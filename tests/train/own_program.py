@@ -5,8 +5,7 @@ N samples, T tokens, D width, C channels.
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.automem import AutoMem, manager
 from dithc.comm import Group, connect
 from dithc.comm.gradients import buckets
 from dithc.log import UserError
 from dithc.train import Checkpoints, Optimizer, Strategy
 from dithc.train.strategies.settling import mean_square
-from tests.automem.managed import two_tiers
 from tests.train.optimizer.zero_program import send_late
 
 SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
@@ -298,32 +295,6 @@ def resumed(group: Group, folder: Path) -> None:
         pass
 
 
-@contextmanager
-def managed(model: nn.Module) -> Iterator[nn.Module]:
-    """Apply AutoMem to the model, with fast memory for a part of its weights."""
-    tiers = two_tiers(6.0)
-    try:
-        yield AutoMem(model, tiers=tiers)
-    finally:
-        found = manager(model)
-        if found is not None:
-            found.close()
-        tiers.close()
-
-
-def managed_memory(group: Group, _: Path) -> None:
-    """AutoMem below the strategy changes no bit, and executes its planned moves."""
-    wide = partial(Decoder, width=256, depth=3)
-    truth = Training(made(wide), group)
-    wanted = truth.steps(1, STEPS)
-    for sharding in ("none", "zero1"):
-        with managed(made(wide)) as model:
-            training = Training(model, group, sharding)
-            assert_same(training.steps(1, STEPS), wanted)
-            assert training.losses == truth.losses
-            assert manager(model).counters().loaded_bytes > 0
-
-
 def other_optimizers(group: Group, _: Path) -> None:
     """torch's optimizers use the summed gradients, cleared or zeroed between steps, like those of the joined batch."""
     alone, *several = (made(Pictures) for _ in range(3))
@@ -392,7 +363,6 @@ SCENES: dict[str, Callable[[Group, Path], None]] = {
         late_weights,
         changes_nothing,
         resumed,
-        managed_memory,
         other_optimizers,
         refused,
     )

@@ -1,6 +1,5 @@
 """Tests of training on two ranks with a lost rank or launcher: joint end, restart to the same bytes."""
 
-import json
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
 from tests.attack.trainings import Training, hashes, name_of, newest
 from tests.ranks import launcher, needs_launcher
+from tests.train.conftest import config_of
 
 STEPS = 100_000
 pytestmark = [
@@ -30,20 +30,11 @@ def named_memory(pid: int) -> set[str]:
 @pytest.fixture
 def start(tmp_path, latents, job):
     """Return a function that trains a store up to a step."""
-    toy = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
-        "codec": "pixels",
-    }
     (tmp_path / "killed").mkdir()
 
     def start(name, until=STEPS, checkpoint_every=2):
-        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run.model_dump(mode="json")
-        content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
-        config = tmp_path / "config.yaml"
-        config.write_text(json.dumps(content))
-        return Training(config, latents, tmp_path / name, until=until)
+        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run
+        return Training(config_of(tmp_path / "config.yaml", run), latents, tmp_path / name, until=until)
 
     return start
 

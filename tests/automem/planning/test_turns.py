@@ -15,12 +15,6 @@ def turns(*decisions: Decision) -> tuple[Turn, ...]:
     return turns_of(trace, {unit.name: decision for unit, decision in zip(trace.units, decisions, strict=True)})
 
 
-def test_turns_are_forward_in_order_and_backward_in_reverse() -> None:
-    order = [(turn.unit, turn.kind) for turn in turns(copied(0, 0), copied(0, 0))]
-    forward = [("block0", "forward"), ("block1", "forward")]
-    assert order == [*forward, ("block1", "backward"), ("block0", "backward")]
-
-
 def test_loads_start_as_many_turns_ahead_as_decided_and_own_loads_stand_first() -> None:
     got = turns(copied(0, 1), copied(0, 0), copied(2, 0))
     #                             forward: 0        1   2   backward: 2    1               0
@@ -42,16 +36,6 @@ def test_a_copy_whose_next_load_reaches_back_to_its_forward_turn_is_kept() -> No
     almost = turns(copied(0, 2), copied(0, 1))
     assert [turn.keep_weights for turn in almost] == [False, True, False, False]
     assert almost[1].load_weights == ("block1", "block0")
-
-
-def test_no_load_starts_before_the_step_does() -> None:
-    assert turns(copied(0, 0), copied(9, 0))[0].load_weights == ("block0", "block1")
-
-
-def test_saved_tensors_wait_for_the_first_backward_turn() -> None:
-    got = turns(copied(0, 3, saved="offload"), copied(0, 0))
-    assert got[0].offload_saved == (("block0", 0),)
-    assert [turn.load_saved for turn in got] == [(), (), (("block0", 0),), ()]
 
 
 def test_a_tensor_leaves_after_its_last_saver_and_returns_with_its_first_reader() -> None:

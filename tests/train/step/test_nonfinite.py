@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from dithc.comm import Group
 from dithc.diffusion import Objective
-from dithc.log import UserError, read_metrics
-from dithc.runs import Manifest, Store
+from dithc.latents import Batches, Latents
+from dithc.log import UserError
+from dithc.runs import Manifest
 from dithc.train import train
 from dithc.train.job.job import DONE
 from dithc.train.loop.journal import Journal
@@ -22,6 +23,7 @@ from dithc.train.step.layer_search import Search
 from dithc.train.step.nonfinite import LeftOut, NotFinite
 from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
+from tests.train.conftest import hashes, rows, store_of
 
 ROOT = Path(__file__).parents[3]
 FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
@@ -53,20 +55,12 @@ def _healed():
     faults.heal()
 
 
-def store_of(job) -> Store:
-    return Store(next(job.store.glob("small-*")))
-
-
-def hashes(job) -> dict[str, str]:
-    return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(job.out).files}
-
-
 def tensors(job, step):
     folder = store_of(job).open(step).folder
     return {f"{name} {key}": value for name in FILES for key, value in load_file(folder / name).items()}
 
 
-def rows(job) -> list[dict]:
+def lines_of(job) -> list[dict]:
     """Return every line of the metrics, parsed as strict JSON without NaN."""
 
     def refuse(word):
@@ -107,16 +101,8 @@ def test_row_of_the_latents_is_named(job):
     one = job()
     with pytest.raises(NotFinite) as caught:
         train(one, Group())
-    from dithc.latents import Batches, Latents
-
-    source = Batches(
-        Latents(one.latents.parent),
-        seed=0,
-        global_batch=8,
-        label_dropout=0.0,
-        augment="mirror",
-        times=Objective.of().times,
-    )
+    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.0, "augment": "mirror"}
+    source = Batches(Latents(one.latents.parent), **settings, times=Objective.of().times)
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
 
@@ -173,11 +159,11 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert end["optimizer.safetensors step"] == 5
     assert not any(torch.equal(after[name], end[name]) for name in after if "exp_avg" in name and "qkv" in name)
-    third = rows(one)[2]
+    third = lines_of(one)[2]
     assert third["loss"] is third["grad_norm"] is third["images_per_second"] is None
     assert (third["left_out"], third["data_seconds"]) == (1, None)
-    assert len(rows(one)) == 6
-    assert math.isnan(read_metrics(store_of(one).folder / "metrics")[2]["loss"])
+    assert len(lines_of(one)) == 6
+    assert math.isnan(rows(one)[2]["loss"])
     (event,) = events(one, "skipped")
     assert event["step"] == 3
     assert list(event["ranks"]) == ["0"]
@@ -197,7 +183,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
         last = job("parts", nonfinite=policy, until=until)
         assert train(last, Group()) == DONE
     assert hashes(last) == hashes(whole)
-    one, other = ([row["loss"] for row in read_metrics(store_of(each).folder / "metrics")] for each in (whole, last))
+    one, other = ([row["loss"] for row in rows(each)] for each in (whole, last))
     assert [math.isnan(loss) for loss in one] == [False, False, False, True, False, False]
     assert repr(one) == repr(other)
     assert Manifest.read(last.out).numbers["left_out"] == [4]
@@ -233,7 +219,7 @@ def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
     assert "back to step 2; step 3 is left out (nonfinite: rollback)" in caplog.text
     (event,) = events(one, "rolled back")
     assert (event["step"], event["to"]) == (3, 2)
-    assert [row["step"] for row in rows(one)] == [1, 2, 3, 3, 4, 5, 6]
+    assert [row["step"] for row in lines_of(one)] == [1, 2, 3, 3, 4, 5, 6]
     faults.heal()
     faults.inject("latents", at=3)
     assert train(clean, Group()) == DONE
@@ -330,9 +316,15 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     assert done.returncode == 0, done.stderr
     for name, at, *places in (
         ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),
-        ("weights", 3, "the loss of rank 1", "again: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
-        ("gradient", 3, "the gradient (", "again: rank 0: the gradient of the ", "blocks.0.mlp.fc2, in the backward"),
-        ("ddp", 4, "the loss of rank 1", "again: rank 1: the latents of image 5 "),
+        ("weights", 3, "the loss of rank 1", "computation: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
+        (
+            "gradient",
+            3,
+            "the gradient (",
+            "computation: rank 0: the gradient of the ",
+            "blocks.0.mlp.fc2, in the backward",
+        ),
+        ("ddp", 4, "the loss of rank 1", "computation: rank 1: the latents of image 5 "),
         ("layers", 3, "the loss of rank 0, 1", "rank 1: the weights of blocks.1.attn.qkv.weight, before"),
     ):
         said, same = ((tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1))

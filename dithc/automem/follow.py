@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dithc.automem.mode import Mode, PassEnd
@@ -117,7 +117,7 @@ class Following:
                 self._moves.offload(record)
         for tensor in tensors_in(out) if with_gradient else ():
             if tensor.grad_fn is not None:
-                tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda _: self.reached(name))  # type: ignore[no-untyped-call]
         return out
 
     def reached(self, name: str) -> None:
@@ -180,7 +180,3 @@ class Following:
                 self._moves.forget_back(record)
         self._brought.clear()
         self._moves.settle()
-
-
-def _reached(following: Following, name: str, _: Tensor) -> None:
-    following.reached(name)

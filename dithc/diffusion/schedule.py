@@ -21,9 +21,7 @@ Spacing = Literal["time", "snr"]
 class Schedule:
     """Tables of a diffusion process.
 
-    Attributes:
-        alpha_bar: (S) float64, falling, in (0, 1).
-        timesteps: (S) int64, rising: training timestep of each step.
+    `alpha_bar` (S) is float64, falling, in (0, 1); `timesteps` (S) of the training run are int64, rising.
     """
 
     alpha_bar: Tensor

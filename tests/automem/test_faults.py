@@ -74,14 +74,11 @@ def assert_right(model: nn.Module, *, seed: int = 2) -> None:
     model.zero_grad()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
 @pytest.mark.parametrize("file", [False, True])
 @pytest.mark.slow
-def test_copies_that_fail_are_errors_and_the_next_pass_is_right(
-    make_tiers: Callable[..., Tiers], by: str, file: bool
-) -> None:
+def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Callable[..., Tiers], file: bool) -> None:
     tiers = make_tiers(50, file=file)
-    copies = Copies(tiers, by=by)  # type: ignore[arg-type]
+    copies = Copies(tiers)
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
     assert_right(model)
     assert_moved(model)

@@ -10,6 +10,7 @@ from dithc.automem import AutoMem
 from dithc.memory import Copies, Tiers, allocator
 from tests.automem.managed import dit, loss_of, managed, train, unmanaged
 from tests.automem.test_faults import fail_backward
+from tests.memory import modes
 
 LARGE = 1 << 20  # elements of fp32: 4 MiB, which the mode serves
 
@@ -20,15 +21,15 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     tiers = make_tiers(24)
     model = AutoMem(dit(), tiers=tiers)
-    before = allocator.counters().num_served
+    before = modes.counters().num_served
     fail_backward(model)
-    assert allocator.counters().num_served > before, "the mode must be active in the pass"
-    assert not allocator.is_on()
+    assert modes.counters().num_served > before, "the mode must be active in the pass"
+    assert not modes.is_on()
     assert tiers.tier_of(torch.empty(LARGE)) is None
     del model
     gc.collect()
     tiers.close()
-    assert not allocator.is_on()
+    assert not modes.is_on()
     assert float(torch.ones(LARGE).sum()) == LARGE
 
 
@@ -46,7 +47,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
         @staticmethod
         def backward(ctx: object, dy: torch.Tensor) -> torch.Tensor:
             waiting.pop().backward()
-            seen.append(allocator.is_on())
+            seen.append(modes.is_on())
             return dy
 
     model = AutoMem(dit(), tiers=make_tiers(24))
@@ -55,14 +56,14 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
     loss = loss_of(model, 1)
     hook.remove()
     loss.backward()
-    assert (seen, allocator.is_on()) == ([True], False)
+    assert (seen, modes.is_on()) == ([True], False)
 
 
 @pytest.mark.slow
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
     """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
-    copies = Copies(tiers, by="threads")
+    copies = Copies(tiers)
     model = AutoMem(dit(), tiers=tiers, copies=copies)
     train(model, steps=3)
     managing = managed(model)

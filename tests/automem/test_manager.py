@@ -11,6 +11,7 @@ import torch
 from dithc.automem import AutoMem, manager
 from dithc.memory import Tiers
 from tests.automem.managed import dit, loss_of, managed, mlps, train, unmanaged, used_bytes, weights_in
+from tests.memory import modes
 
 pytestmark = pytest.mark.sampled("managed tensors")
 
@@ -184,4 +185,4 @@ def test_plain_torch_modules_take_part_with_the_allocator(make_tiers: Callable[.
     model = AutoMem(mlps(), tiers=make_tiers(6))
     train(model).assert_same(unmanaged(mlps))
     assert managed(model).counters().offloaded_bytes > 0
-    assert not allocator.is_on()
+    assert not modes.is_on()

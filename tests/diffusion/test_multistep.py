@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc.diffusion import Schedule, sample
-from dithc.diffusion.multistep import slope_weights
+from dithc.diffusion.samplers import slope_weights
 from dithc.log import UserError
 
 SCHEDULE = Schedule.linear()

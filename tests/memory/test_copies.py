@@ -1,6 +1,5 @@
 """Tests of background copies: content, priority, errors to waiting callers, no leaks, no remaining threads."""
 
-import ctypes
 import errno
 import gc
 import mmap
@@ -73,9 +72,9 @@ def make():
         assert not copies._engine.kept
 
 
-@pytest.fixture(params=["threads", "team"])
-def copies(make, request):
-    return make(by=request.param)
+@pytest.fixture
+def copies(make):
+    return make()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -120,8 +119,6 @@ def test_counters_say_what_was_copied_and_by_whom(copies):
     assert (found.loaded_bytes, found.offloaded_bytes, found.failed, found.queued_bytes) == (target.nbytes, 40, 0, 0)
     assert found.busy_seconds["load"] > 0
     assert found.stall_seconds >= 0
-    if copies.by == "team":
-        assert found.blocking_bytes == target.nbytes + 40
     copies.now(target, source)
     assert copies.counters().blocking_bytes == found.blocking_bytes + target.nbytes
     assert copies.counters().loaded_bytes == found.loaded_bytes
@@ -151,10 +148,9 @@ def test_failures_that_nobody_waits_for_are_logged(copies, caplog):
     assert "offload of 4000 bytes failed: No space left on device" in caplog.text
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path, by):
+def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
     tier = FileTier(tmp_path / "tier", 4 * PART)
-    copies = make([Memory(), tier], by=by)
+    copies = make([Memory(), tier])
     source, count = numbers(PART + 4097, torch.uint8), PART + 4097
     place, other = tier.tensor[8192 : 8192 + count], tier.tensor[2 * PART : 2 * PART + count]
     copies.wait(copies.submit(place, source, stream="offload"))
@@ -167,8 +163,7 @@ def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path, by):
     assert not tier.tensor[:8192].any()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_errors_of_a_file_are_the_systems(make, tmp_path, by):
+def test_errors_of_a_file_are_the_systems(make, tmp_path):
     with open("/dev/full", "r+b", buffering=0) as full, (tmp_path / "short").open("w+b") as short:
         for descriptor, target_is_file, expected in (
             (full.fileno(), True, errno.ENOSPC),
@@ -176,7 +171,7 @@ def test_errors_of_a_file_are_the_systems(make, tmp_path, by):
             (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
         ):
             tier = BrokenFile(descriptor, 5000)
-            copies, memory = make([tier], by=by), torch.zeros(5000, dtype=torch.uint8)
+            copies, memory = make([tier]), torch.zeros(5000, dtype=torch.uint8)
             pair = (tier.tensor, memory) if target_is_file else (memory, tier.tensor)
             with pytest.raises(OSError) as caught:
                 copies.wait(copies.submit(*pair, stream="offload"))
@@ -198,7 +193,7 @@ tier = Tier()
 source = torch.full((3 << 20,), 7, dtype=torch.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))
 for by in ("threads", "team"):
-    copies = Copies([tier], by=by)
+    copies = Copies([tier])
     try:
         copies.wait(copies.submit(tier.tensor, source, stream="offload"))
     except OSError as error:
@@ -212,7 +207,7 @@ def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "file")], capture_output=True, text=True, timeout=600
     )
-    assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)] * 2), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)]), done.stderr
     assert (tmp_path / "file").stat().st_size <= 1 << 20
 
 
@@ -238,7 +233,7 @@ def test_tensors_that_do_not_fit_are_refused(copies, target, source):
 
 
 def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
-    copies = make(by="threads")
+    copies = make()
     copies.inject(delay_seconds=1000)
     source, target = numbers(1000), torch.empty(1000)
     gone = [weakref.ref(source), weakref.ref(target)]
@@ -282,7 +277,7 @@ def test_many_python_threads_share_one_engine(copies):
 
 
 def test_closing_cancels_what_nobody_has_begun(make):
-    copies = make(by="threads")
+    copies = make()
     copies.inject(delay_seconds=1000)
     parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
     source, cancelled = numbers(parts * PART, torch.uint8), []
@@ -319,7 +314,7 @@ def tasks() -> dict[str, list[Path]]:
 
 def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
     core = discover().visible_cores[-1]
-    copies = make(by="threads", offload_core=core.index)
+    copies = make(offload_core=core.index)
     until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
     (task,) = tasks()["dithc-offload"]
     assert os.sched_getaffinity(int(task.name)) == {core.cpus[0]}
@@ -337,7 +332,7 @@ def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
 
 
 def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
-    copies = Copies(by="threads")
+    copies = Copies()
     ticket = copies.submit(torch.empty(PART), numbers(PART), stream="load")
     del copies, ticket
     gc.collect()
@@ -349,7 +344,10 @@ def test_a_core_that_is_not_ours_is_refused():
         Copies(load_core=100_000)
 
 
-def test_without_threads_the_team_copies_and_it_says_so(make, monkeypatch, caplog):
+def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(make, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_cpus", lambda cores: (8191, -1))
+    make()
+    assert "no threads on CPUs (8191, -1)" in caplog.text
     library = native.library()
 
     class WithoutThreads:
@@ -357,17 +355,11 @@ def test_without_threads_the_team_copies_and_it_says_so(make, monkeypatch, caplo
             return getattr(library, name)
 
         def hc_copies_create(self, context, with_threads, cpus, handle):
-            if with_threads:
-                raise ValueError("a thread that the system refused")
-            return library.hc_copies_create(context, with_threads, cpus, handle)
+            raise ValueError("a thread that the system refused")
 
     monkeypatch.setattr(module.native, "library", WithoutThreads)
-    copies = make(by="threads")
-    assert copies.by == "team"
-    assert "a thread that the system refused" in caplog.text
-    source, target = numbers(10), torch.empty(10)
-    copies.wait(copies.submit(target, source, stream="load"))
-    assert torch.equal(target, source)
+    with pytest.raises(UserError, match="ulimit -u"):
+        make()
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch):
@@ -376,9 +368,8 @@ def test_without_the_library_it_says_what_to_do(monkeypatch):
         Copies()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
-    copies = make(by=by)
+def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
+    copies = make()
     copies.inject(delay_seconds=0.01)
     source, target = numbers(PART), torch.empty(PART)
     ticket = copies.submit(target, source, stream="load")
@@ -397,14 +388,8 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
                 attempt()
             except RuntimeError as error:
                 told += "forked" in str(error)
-        library, number = native.library(), ctypes.c_int()
-        told += library.hc_copies_wait.argtypes is not None
-        try:
-            library.hc_copies_submit(copies._engine._handle, module.signatures.CopyRequest(), 0, 0, number)
-        except ValueError:
-            told += 1
         copies._end()
-        os._exit(0 if told == 7 else 1)
+        os._exit(0 if told == 5 else 1)
     assert os.waitpid(child, 0)[1] == 0
     copies.wait(ticket)
     assert torch.equal(target, source)
@@ -413,19 +398,19 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
 EXIT = """
 import sys, torch
 from dithc.memory.copies import Copies
-copies = Copies(by=sys.argv[1])
-copies.inject(delay_seconds=float(sys.argv[2]))
+copies = Copies()
+copies.inject(delay_seconds=float(sys.argv[1]))
 kept = [copies.submit(torch.empty(8 << 20), torch.ones(8 << 20), stream=s) for s in ("load", "offload") * 4]
-if sys.argv[3] == "raise":
+if sys.argv[2] == "raise":
     raise KeyError("on purpose")
 """
 
 
-@pytest.mark.parametrize(("by", "delay", "end"), [("threads", 1000, "return"), ("threads", 0, "raise")])
+@pytest.mark.parametrize(("delay", "end"), [(1000, "return"), (0, "raise")])
 @pytest.mark.slow
-def test_the_interpreter_ends_in_the_midst_of_copies(by, delay, end):
+def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", EXIT, by, str(delay), end],
+        [sys.executable, "-X", "faulthandler", "-c", EXIT, str(delay), end],
         capture_output=True,
         text=True,
         timeout=600,
@@ -437,7 +422,7 @@ def test_the_interpreter_ends_in_the_midst_of_copies(by, delay, end):
 INTERRUPTED = """
 import signal, torch
 from dithc.memory.copies import Copies
-copies = Copies(by="threads")
+copies = Copies()
 copies.inject(delay_seconds=1000)
 ticket = copies.submit(torch.empty(10), torch.ones(10), stream="load")
 while copies.counters().queued_bytes:

@@ -131,17 +131,6 @@ def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool
     assert ctypes.string_at(kept, 2 * MEBI).count(7) == ctypes.string_at(above, 2 * MEBI).count(7) == 2 * MEBI
 
 
-def test_trimmed_memory_is_no_longer_resident(pool):
-    tensor = pool.empty((16 * MEBI,), torch.float32).fill_(1.0)
-    place = (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
-    if (before := residence([place]).resident_bytes) == 0:
-        pytest.skip("the kernel keeps no numa_maps")
-    assert before == 64 * MEBI
-    del tensor
-    pool.trim()
-    assert residence([place]).resident_bytes == 0
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_blocks_of_a_random_sequence_never_overlap_and_keep_their_content(pool, blocks, seed):
@@ -332,12 +321,6 @@ def open_file():
     assert done.returncode == 0, done.stderr
     spills, in_file = map(int, done.stdout.split())
     assert spills == in_file > 8
-
-
-def test_reserved_pages_that_do_not_suffice_are_transparent_ones(pool):
-    pool = Pool(budget_bytes=1 << 45, reserved_pages=True)
-    assert pool.counters().backed_bytes == 0
-    assert pool.empty((MEBI,), torch.float32).fill_(1).sum() == MEBI
 
 
 @pytest.mark.parametrize("budget", [None, 0, 2 * MEBI - 1])

@@ -1,7 +1,7 @@
 """Fixtures: a small latent dataset, a small run, and jobs of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dithc.comm import Group
-from dithc.config import training
+from dithc.config import Machine, training
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
-from dithc.train import Job, train
+from dithc.train import Job, Paths, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
+PATHS, JOB_FIELDS = [list(kind.__dataclass_fields__) for kind in (Paths, Job)]
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
@@ -74,7 +75,7 @@ def small_run(**changes: Any) -> training.Run:
 
 def store_of(job: Job) -> Store:
     """Return the store of a job of the fixture `job`."""
-    return Store(next(job.store.glob("small-*")))
+    return Store(next(job.paths.store.glob("small-*")))
 
 
 def checkpoint(job: Job) -> Store.Checkpoint:
@@ -140,11 +141,14 @@ def latents(tmp_path: Path) -> Path:
 def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
     """Return a factory of jobs on the small latents.
 
-    `store` names a folder; other keywords are fields of `Job` or the run.
+    `store` names a folder; other keywords are fields of `Job`, its paths, its machine, or its run.
     """
 
     def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
-        fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+        def taken(names: Iterable[str]) -> dict[str, Any]:
+            return {name: changes.pop(name) for name in names if name in changes}
+
+        fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(Machine.model_fields))
         run = small_run(**changes)
         without_effect = {"steps", "segment", "micro_batch", "checkpoint_every", "keep_last", "validate_every"}
         spec = run.model_dump(mode="json", exclude=without_effect)
@@ -153,11 +157,16 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
             "run": run,
             "seed": 0,
             "spec": spec,
-            "latents": latents,
-            "init": None,
-            "store": tmp_path / store,
+            "paths": Paths(
+                **{
+                    "latents": latents,
+                    "store": tmp_path / store,
+                    "out": tmp_path / store / f"step_{until:07d}.json",
+                }
+                | paths
+            ),
+            "machine": Machine(**machine),
             "until": until,
-            "out": tmp_path / store / f"step_{until:07d}.json",
         }
         return Job(**(defaults | fields))
 

@@ -96,7 +96,7 @@ def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, s
     assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
     assert losses(managed) == losses(plain)
     assert hashes(managed) == hashes(plain)
-    assert Manifest.read(managed.out).digest == Manifest.read(plain.out).digest
+    assert Manifest.read(managed.paths.out).digest == Manifest.read(plain.paths.out).digest
     assert not plan_of(managed).everything_resident
     held_out = [row["val_loss"] for row in rows(managed)]
     assert held_out == sorted(held_out, reverse=True)
@@ -113,10 +113,10 @@ def test_metrics_plan_and_log_say_what_moved_and_that_the_budget_held(wide, capl
     assert all(0 < row["fast_peak_bytes"] <= BUDGET for row in rows(managed))
     assert all(row["stall_seconds"] >= 0 and row["spills"] >= 0 for row in followed)
     assert "loaded_bytes" not in rows(plain)[0]
-    numbers = Manifest.read(managed.out).numbers
+    numbers = Manifest.read(managed.paths.out).numbers
     assert 0 < numbers["fast_peak_bytes"] <= BUDGET
     assert numbers["offloaded_bytes_median"] > 0
-    assert Manifest.read(plain.out).numbers["offloaded_bytes_median"] is None
+    assert Manifest.read(plain.paths.out).numbers["offloaded_bytes_median"] is None
     found = json.loads((store_of(managed).folder / PLAN_FILE).read_text())
     assert [tier["budget_bytes"] for tier in found["tiers"]] == [BUDGET, None]
     assert found["trace"]["units"]
@@ -150,14 +150,14 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     finally:
         faults.heal()
     assert hashes(managed) == hashes(plain)
-    assert Manifest.read(managed.out).numbers["left_out"] == [4]
+    assert Manifest.read(managed.paths.out).numbers["left_out"] == [4]
 
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
     one = wide("store", memory=training.Memory(file_folder=str(tmp_path / "missing"), file_gib=0.1))
     with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
-    assert not list(one.store.glob("small-*"))
+    assert not list(one.paths.store.glob("small-*"))
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ class TestOnSeveralRanks:
             assert losses(managed) == losses(plain)
             assert_same_tensors(managed, plain)
             assert not plan_of(managed).everything_resident
-            if plain.strategy == "dp":
+            if plain.machine.strategy == "dp":
                 assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"
 
 

@@ -46,9 +46,9 @@ def test_without_lengths_the_rest_is_the_same(job, tmp_path):
     assert found.keys() - rest.keys() == {"ema-0.05.safetensors", "ema-0.1.safetensors"}
     assert all(found[path] == value for path, value in rest.items())
     assert store_of(plain).open(4).meta["ema"] == {"decay": 0.9, "warmup": True}
-    assert "lengths [0.05, 0.1]" in Manifest.read(whole.out).numbers["ema_note"]
-    assert "lengths" not in Manifest.read(plain.out).numbers["ema_note"]
-    export(whole.out, weights="ema", layout="safetensors", out=tmp_path / "out.safetensors")
+    assert "lengths [0.05, 0.1]" in Manifest.read(whole.paths.out).numbers["ema_note"]
+    assert "lengths" not in Manifest.read(plain.paths.out).numbers["ema_note"]
+    export(whole.paths.out, weights="ema", layout="safetensors", out=tmp_path / "out.safetensors")
     exponential, taken = load_file(store_of(whole).open(4).weights("ema")), load_file(tmp_path / "out.safetensors")
     assert all(torch.equal(exponential[name], value) for name, value in taken.items())
 

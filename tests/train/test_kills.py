@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
-from tests.attack.trainings import Training, hashes, name_of, newest
+from tests.attack.trainings import Training, hashes, newest
 from tests.ranks import launcher, needs_launcher
 from tests.train.conftest import config_of
 
@@ -66,21 +65,6 @@ def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_
     assert hashes(tmp_path / "killed" / training.out.name) == hashes(tmp_path / "whole" / training.out.name)
 
 
-@pytest.mark.sampled("killed ranks")
-@pytest.mark.parametrize("number", [0, 1])
-def test_rank_killed_while_ranks_connect_is_started_again_with_all(number, start):
-    with start("killed", 3) as training:
-        pid = training.connecting(number)
-        os.kill(pid, signal.SIGKILL)
-        status, said = training.end()
-    assert status == 0, said
-    assert f"rank {number} (process {pid}) was ended by SIGKILL" in said
-    assert f"rank {number} was ended by SIGKILL before the ranks had found each other: ending them" in said
-    with start("whole", 3) as whole:
-        assert whole.end()[0] == 0
-    assert hashes(training.out) == hashes(whole.out)
-
-
 INTERRUPTED_ONCE = """
 import os, sys
 from pathlib import Path
@@ -125,18 +109,6 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
     assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", said), said
     with start("killed", newest(tmp_path / "killed") + 3) as training:
         assert training.end()[0] == 0
-
-
-@pytest.mark.sampled("killed ranks")
-def test_ranks_end_with_what_the_launcher_started_on_their_node(start):
-    with start("killed") as training:
-        training.wait_for_progress()
-        proxies = [pid for pid in training.alive() if name_of(pid) == HYDRA_PROXY]
-        if not proxies:
-            pytest.skip("mpiexec is not MPICH's")
-        os.kill(proxies[0], signal.SIGKILL)
-        status, said = training.end()
-        assert status not in (0, 75, 76), said
 
 
 @pytest.mark.sampled("killed ranks")

@@ -44,7 +44,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, kind):
     whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
     assert hashes(whole) == hashes(second)
-    assert Manifest.read(whole.out).digest == Manifest.read(second.out).digest
+    assert Manifest.read(whole.paths.out).digest == Manifest.read(second.paths.out).digest
     found, truth = ([(row["loss"], row["lr"]) for row in rows(part)] for part in (second, whole))
     assert found == truth
     assert len(found) == 6
@@ -55,7 +55,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, kind):
 def test_training_learns(job):
     settings = job(until=150, steps=150, lr=2e-3, checkpoint_every=150)
     assert train(settings, Group()) == DONE
-    numbers = Manifest.read(settings.out).numbers
+    numbers = Manifest.read(settings.paths.out).numbers
     assert numbers["loss_last100"] < 0.97 * numbers["loss_first10"]
     assert (
         0.9 < numbers["initial_loss"] < 1.2
@@ -76,11 +76,11 @@ def test_micro_batches_change_the_loss_by_rounding_only(job):
 def test_done_training_is_not_repeated(job):
     one = job()
     train(one, Group())
-    written = Manifest.read(one.out)
+    written = Manifest.read(one.paths.out)
     events = (store_of(one).folder / "events.jsonl").read_text()
-    one.out.unlink()
+    one.paths.out.unlink()
     assert train(one, Group()) == DONE
-    again = Manifest.read(one.out)
+    again = Manifest.read(one.paths.out)
     assert (again.digest, again.numbers) == (written.digest, written.numbers)
     assert (store_of(one).folder / "events.jsonl").read_text() == events
 
@@ -93,7 +93,7 @@ def test_steps_may_be_raised_later(job):
     train(longer, Group())
     train(whole, Group())
     assert hashes(longer) == hashes(whole)
-    assert Manifest.read(first.out).verify(first.out.parent) == []  # its checkpoint is pinned
+    assert Manifest.read(first.paths.out).verify(first.paths.out.parent) == []  # its checkpoint is pinned
 
 
 def test_first_step_sees_the_initial_weights_and_the_average_follows(job):
@@ -114,7 +114,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     train(one, Group())
     objective = Objective.of(training.Objective(**kind))
     settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.1, "augment": "mirror"}
-    batch = Batches(Latents(one.latents.parent), **settings, times=objective.times).batch(0)
+    batch = Batches(Latents(one.paths.latents.parent), **settings, times=objective.times).batch(0)
     x0, noise, t = (part.double().numpy() for part in (batch.x, batch.noise, batch.t))
     kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[t.astype(int)].reshape(-1, 1, 1, 1)
     target = {"noise": noise, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0, "flow": noise - x0}[predict]
@@ -175,8 +175,8 @@ def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
     train(one, Group())
     found, before = checkpoint(one), hashes(one)
     found.weights("ema").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"delete this folder[\s\S]*{one.out}[\s\S]*repeats the last part"):
-        export(one.out, weights="ema", layout="safetensors", out=one.out.parent / "weights.safetensors")
+    with pytest.raises(UserError, match=rf"delete this folder[\s\S]*{one.paths.out}[\s\S]*repeats the last part"):
+        export(one.paths.out, weights="ema", layout="safetensors", out=one.paths.out.parent / "weights.safetensors")
     shutil.rmtree(found.folder)
     assert train(one, Group()) == DONE
     assert hashes(one) == before
@@ -185,7 +185,7 @@ def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
 def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
     written = []
     one = job()
-    monkeypatch.setattr(Group, "barrier", lambda self: written.append(one.out.exists()))
+    monkeypatch.setattr(Group, "barrier", lambda self: written.append(one.paths.out.exists()))
     train(one, Group())
     assert written == [True]
 
@@ -239,8 +239,8 @@ def test_manifest_of_another_stage_is_refused(job, latents: Path):
 def test_files_of_the_manifest_are_the_bytes_of_the_checkpoint(job):
     one = job()
     train(one, Group())
-    manifest = Manifest.read(one.out, stage="train")
-    assert manifest.verify(one.out.parent) == []
+    manifest = Manifest.read(one.paths.out, stage="train")
+    assert manifest.verify(one.paths.out.parent) == []
     assert {Path(entry["path"]).name for entry in manifest.files} == {
         "model.safetensors",
         "ema.safetensors",

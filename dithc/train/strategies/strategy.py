@@ -20,7 +20,7 @@ from dithc.tensors import Piece
 from dithc.train.homes import Home
 from dithc.train.matrices import Holding
 from dithc.train.strategies.alike import check_model, check_trained, check_used, united
-from dithc.train.strategies.layout import Layout, layout_of, sentence
+from dithc.train.strategies.layout import Layout, layout_of
 from dithc.train.strategies.settling import Watch, mean_square, unchanged
 from dithc.train.strategies.zero import RunHolding, Zero
 
@@ -34,11 +34,7 @@ MESH = ("dies", "clusters")
 
 
 def layout_on(group: Group, name: training.StrategyName) -> Layout:
-    """Return the grid of a strategy on a group and log it; collective.
-
-    Raises:
-        UserError: dp+tp cannot share the dies equally.
-    """
+    """Return the grid of a strategy on a group and log it; collective. UserError if dies cannot be shared equally."""
     cores = discover().visible_cores
     own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     seen = group.gather_objects(own)
@@ -47,7 +43,12 @@ def layout_on(group: Group, name: training.StrategyName) -> Layout:
     clusters = set[int]().union(*(clusters for node, _, _, clusters in seen if node == group.node))
     firsts = [first for _, first, _, _ in seen]
     layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1)
-    log.info(sentence(layout, dies=len(dies) or 1, clusters=len(clusters) or 1, ranks_on_node=group.local_size))
+    wanted = len(dies if name == "cftp" else clusters) or 1
+    log.info(
+        f"strategy {name}: {group.size} rank(s), {group.local_size} on this node of {len(dies) or 1} die(s) and "
+        f"{len(clusters) or 1} cluster(s), designed for {wanted}; {layout.data_size} share(s) of the global batch, "
+        f"{layout.tensor_size} rank(s) per layer"
+    )
     return layout
 
 
@@ -156,11 +157,7 @@ class Strategy:
         return self._parallel.no_sync()
 
     def finish(self) -> dict[str, float]:
-        """Wait for the gradients of the other shares after the last micro-batch.
-
-        Returns:
-            The communication costs of the step, including weights and matrices; empty if not measured.
-        """
+        """Wait for all gradients after the last micro-batch; return the communication costs, if measured."""
         if self._reducer is None:
             measured = self.meter.take().metrics()
             return measured if any(measured.values()) else {}
@@ -317,10 +314,7 @@ class Strategy:
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Return the norm of the complete gradient from this rank's part by name.
-
-        Each number counts once.
-        """
+        """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
         if self.zero is not None:
             return self.zero.norm(gradients)
         if self.shards is None:

@@ -26,7 +26,7 @@ from tests.train.conftest import SMALL, checkpoint, weights_of
 def folder(base, tmp_path):
     """Return the averaged weights of `base`, exported for diffusers."""
     out = tmp_path / "transformer"
-    words = ["export", "--checkpoint", str(base.out), "--format", "diffusers", "--out", str(out)]
+    words = ["export", "--checkpoint", str(base.paths.out), "--format", "diffusers", "--out", str(out)]
     assert main(words) == 0
     return out
 
@@ -107,7 +107,7 @@ def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, pre
     train(one, Group())
     for layout in ("official", "diffusers"):
         caplog.clear()
-        facts = export(one.out, weights="ema", layout=layout, out=tmp_path / layout)
+        facts = export(one.paths.out, weights="ema", layout=layout, out=tmp_path / layout)
         assert facts["predicts"] == predict
         assert f"predicts {predict}" in caplog.text
         assert words in caplog.text
@@ -117,7 +117,7 @@ def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_p
     without = job("without", until=1, label_dropout=0.0)
     train(without, Group())
     with pytest.raises(UserError, match="null label"):
-        export(without.out, weights="ema", layout="diffusers", out=tmp_path / "new" / "transformer")
+        export(without.paths.out, weights="ema", layout="diffusers", out=tmp_path / "new" / "transformer")
     assert not (tmp_path / "new").exists()
 
 
@@ -127,9 +127,9 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
     train(one, Group())
     for layout in ("official", "diffusers"):
         with pytest.raises(UserError, match=r"(does not support these blocks|cannot hold .*)\n.*rope"):
-            export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
+            export(one.paths.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
     assert not (tmp_path / "new").exists()
-    export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
+    export(one.paths.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
     assert "position rope, qk_norm false, which other programs do not read" in caplog.text
 
 
@@ -138,12 +138,12 @@ def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "precious").write_text("years of work")
     with pytest.raises(UserError, match="dithc did not write"):
-        export(base.out, weights="ema", layout=layout, out=tmp_path / "results")
+        export(base.paths.out, weights="ema", layout=layout, out=tmp_path / "results")
     assert (tmp_path / "results" / "precious").read_text() == "years of work"
 
 
 def test_export_replaces_an_earlier_export(base, folder):
-    export(base.out, weights="raw", layout="diffusers", out=folder)
+    export(base.paths.out, weights="raw", layout="diffusers", out=folder)
     read, source = read_weights(folder, model_of(base).config, weights="ema")
     assert same(read, weights_of(base, "raw"))
     assert source is not None
@@ -174,7 +174,7 @@ def test_checkpoint_of_the_original_training_is_a_start(job, base, official, kin
 @pytest.mark.parametrize("layout", ["safetensors", "official"])
 def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
     out = tmp_path / ("weights.safetensors" if layout == "safetensors" else "weights.pt")
-    export(base.out, weights=kind, layout=layout, out=out)
+    export(base.paths.out, weights=kind, layout=layout, out=out)
     assert same(started_from(job, out, init_weights=kind), weights_of(base, kind))
     if layout == "safetensors":  # the original network needs no description
         assert read_external(out)[1] == read_external(checkpoint(base).weights("ema"))[1] == {"format": "pt"}
@@ -202,7 +202,7 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
     else:
         weights, layout = ("raw", "official") if layout == "raw official" else ("ema", layout)
         path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
-        export(one.out, weights=weights, layout=layout, out=path)
+        export(one.paths.out, weights=weights, layout=layout, out=path)
     with pytest.raises(UserError, match=rf"another type of network\n.*got: +{words}"):
         started_from(job, path, model=SMALL | {"learn_sigma": False})
 
@@ -210,7 +210,7 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
 def test_export_to_an_unwritable_place_is_an_error(base, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="could not be written"):
-        export(base.out, weights="ema", layout="safetensors", out=tmp_path / "file" / "weights.safetensors")
+        export(base.paths.out, weights="ema", layout="safetensors", out=tmp_path / "file" / "weights.safetensors")
 
 
 @pytest.mark.parametrize("name", ["broken.pt", "broken.safetensors", "missing.pt"])

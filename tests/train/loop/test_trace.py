@@ -80,7 +80,7 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
     one = job(trace_step=7)
     train(one, Group())
     assert "no trace: step 7 is not in this job, which runs steps 1 to 6" in caplog.text
-    assert not list(one.store.glob("small-*/traces"))
+    assert not list(one.paths.store.glob("small-*/traces"))
 
 
 @pytest.mark.slow

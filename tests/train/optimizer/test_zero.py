@@ -88,7 +88,7 @@ class TestOnSeveralRanks:
                 assert torch.equal(value, wanted[name]), name
         for row in truth:
             assert row["compute_seconds"] == pytest.approx(row["step_seconds"] - row["exposed_seconds"])
-        assert Manifest.read(whole.out, stage="train").numbers["exposed_seconds_median"] > 0
+        assert Manifest.read(whole.paths.out, stage="train").numbers["exposed_seconds_median"] > 0
 
 
 def tensors_of(job):

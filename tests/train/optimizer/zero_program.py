@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from dithc.comm import Group, connect
 from dithc.comm.gradients import buckets
 from dithc.comm.launching import ending
 from dithc.config import training
+from dithc.latents import Batch
 from dithc.model import DiT
 from dithc.tensors import assemble
 from dithc.train.checkpoints.content import State, state_of
@@ -29,27 +30,19 @@ MODEL = {"hidden_size": 32, "depth": 2, "num_heads": 2}
 STEPS = 4
 
 
-@dataclass(frozen=True)
-class Images:
-    x: Tensor
-    y: Tensor
-    t: Tensor
-    noise: Tensor
-
-
 class Source:
     """Source of images determined by the step."""
 
     def __init__(self, images: int) -> None:
         self._images = images
 
-    def batch(self, step: int, part: slice) -> Images:
+    def batch(self, step: int, part: slice) -> Batch:
         draws = torch.Generator().manual_seed(step)
         size = (self._images, 4, SIDE, SIDE)
         x, noise = torch.randn(size, generator=draws), torch.randn(size, generator=draws)
         y = torch.randint(CLASSES, (self._images,), generator=draws)
         t = torch.randint(1000, (self._images,), generator=draws)
-        return Images(x[part], y[part], t[part], noise[part])
+        return Batch(x[part], y[part], t[part], noise[part])
 
 
 class Uneven(DiT):

@@ -26,10 +26,10 @@ def assert_started(job, expected: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("kind", ["ema", "raw"])
 def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
-    tuned = job("tuned", until=1, init=base.out, run=tune_run(job, kind))
+    tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job, kind))
     train(tuned, Group())
     assert_started(tuned, weights_of(base, kind))
-    assert str(base.out) in Manifest.read(tuned.out).inputs
+    assert str(base.paths.out) in Manifest.read(tuned.paths.out).inputs
 
 
 def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
@@ -37,17 +37,17 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
     run = before.run.model_copy(update={"init": "before", "guide": training.Guide(by="start")})
-    tuned = job("tuned", until=2, init=before.out, run=run)
+    tuned = job("tuned", until=2, init=before.paths.out, run=run)
     assert train(tuned, Group()) == DONE
     assert_started(tuned, weights_of(before))
     with pytest.raises(UserError, match="block type"):
-        train(job("other", until=1, init=before.out, run=tune_run(job)), Group())
+        train(job("other", until=1, init=before.paths.out, run=tune_run(job)), Group())
 
 
 def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     other = make_latents(tmp_path / "five", channels=5, codec="another-codec")
-    tuned = job("tuned", until=1, init=base.out, run=tune_run(job), latents=other)
+    tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job), latents=other)
     train(tuned, Group())
     assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
     assert "patch embedding: first 4 channels kept, 1 initialized to zero" in caplog.text
@@ -73,6 +73,6 @@ def test_damaged_start_is_refused_with_the_folder_to_delete(job, base):
     folder = checkpoint(base).folder
     shutil.rmtree(folder)
     with pytest.raises(
-        UserError, match=rf"(?s)checkpoint {folder} is damaged.*delete this folder.*{base.out} is incomplete"
+        UserError, match=rf"(?s)checkpoint {folder} is damaged.*delete this folder.*{base.paths.out} is incomplete"
     ):
-        train(job("tuned", until=1, init=base.out, run=tune_run(job)), Group())
+        train(job("tuned", until=1, init=base.paths.out, run=tune_run(job)), Group())

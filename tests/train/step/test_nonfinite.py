@@ -102,7 +102,7 @@ def test_row_of_the_latents_is_named(job):
     with pytest.raises(NotFinite) as caught:
         train(one, Group())
     settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.0, "augment": "mirror"}
-    source = Batches(Latents(one.latents.parent), **settings, times=Objective.of().times)
+    source = Batches(Latents(one.paths.latents.parent), **settings, times=Objective.of().times)
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
 
@@ -167,7 +167,7 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
     (event,) = events(one, "skipped")
     assert event["step"] == 3
     assert list(event["ranks"]) == ["0"]
-    numbers = Manifest.read(one.out).numbers
+    numbers = Manifest.read(one.paths.out).numbers
     assert numbers["left_out"] == [3]
     assert math.isfinite(numbers["loss_last100"])
 
@@ -186,7 +186,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
     one, other = ([row["loss"] for row in rows(each)] for each in (whole, last))
     assert [math.isnan(loss) for loss in one] == [False, False, False, True, False, False]
     assert repr(one) == repr(other)
-    assert Manifest.read(last.out).numbers["left_out"] == [4]
+    assert Manifest.read(last.paths.out).numbers["left_out"] == [4]
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
         train(one, Group())
     assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
     assert train(dataclasses.replace(one, run=one.run.model_copy(update={"nonfinite": "skip"})), Group()) == DONE
-    assert Manifest.read(one.out).numbers["left_out"] == [1, 2, 3]
+    assert Manifest.read(one.paths.out).numbers["left_out"] == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -335,11 +335,11 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
         assert [(tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1)] == ["0", "0"]
         assert all(value.isfinite().all() for value in tensors_of(by_name[name]))
     assert hashes(by_name["skip"]) == hashes(by_name["skip-2"]) == hashes(by_name["back"])
-    assert Manifest.read(by_name["shared"].out).numbers["left_out"] == [4]
-    assert Manifest.read(by_name["healed"].out).numbers["left_out"] == [3]
-    assert Manifest.read(by_name["tensors"].out).numbers["left_out"] == [4]
+    assert Manifest.read(by_name["shared"].paths.out).numbers["left_out"] == [4]
+    assert Manifest.read(by_name["healed"].paths.out).numbers["left_out"] == [3]
+    assert Manifest.read(by_name["tensors"].paths.out).numbers["left_out"] == [4]
 
 
 def tensors_of(job) -> list[torch.Tensor]:
-    files = [job.out.parent / entry["path"] for entry in Manifest.read(job.out).files]
+    files = [job.paths.out.parent / entry["path"] for entry in Manifest.read(job.paths.out).files]
     return [value for path in files for value in load_file(path).values()]

@@ -102,7 +102,7 @@ class TestOnSeveralRanks:
         done = train_on_ranks(tmp_path, several)
         assert done.returncode == 0, done.stderr
         for name, trained in zip(("dp", "dp+tp"), several, strict=True):
-            assert f"strategy {name} (" in done.stderr
+            assert f"strategy {name}: 2 rank(s)" in done.stderr
             assert_alike(rows(trained), rows(one), tolerance=tolerance)
             for left, right in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
                 assert left["val_loss"] == pytest.approx(right["val_loss"], rel=tolerance)

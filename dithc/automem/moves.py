@@ -70,11 +70,6 @@ class Moves:
         assert record.away is not None, "a record has at least one copy"
         return record.away
 
-    def forget_back(self, record: Record) -> None:
-        """Drop the fast copy of a record that the graph still needs (retain_graph)."""
-        if record.back is not None:
-            record.back = record.ticket = None
-
     def settle(self) -> None:
         """Free the fast memory of completed offloads."""
         while self._leaving and self._copies.is_done(self._leaving[0][0]):

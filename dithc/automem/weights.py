@@ -188,13 +188,9 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
     for parameter in parameters:
         if not is_worth_moving(parameter) or tier.holds(parameter):
             continue
-        if not owns_its_memory(parameter):
+        has_views = parameter.untyped_storage().nbytes() != parameter.nbytes
+        if has_views or hcops.optimizer.storage_users(parameter) != 1:
             stayed += 1
         elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
             parameter.data = target.copy_(parameter.data)
     return stayed
-
-
-def owns_its_memory(parameter: nn.Parameter) -> bool:
-    """Return whether a parameter's memory has no other views, so that it may move."""
-    return parameter.untyped_storage().nbytes() == parameter.nbytes and hcops.optimizer.storage_users(parameter) == 1

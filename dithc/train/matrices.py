@@ -58,11 +58,6 @@ class Matrix:
         """Rows of the matrix in the weight."""
         return slice(self.number * self.rows, (self.number + 1) * self.rows)
 
-    @property
-    def weight_shape(self) -> tuple[int, int]:
-        """Shape of the complete weight."""
-        return self.count * self.rows, self.columns
-
 
 @dataclass(frozen=True)
 class Part:

@@ -52,9 +52,7 @@ class Rehearsal:
     warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
     steps: int = 3  # timed steps
     seed: int = 0
-    pairs: int = (
-        0  # further timed steps, each paired with a step without communication; weights then differ between ranks
-    )
+    pairs: int = 0  # further timed steps, each with one without communication, so that weights differ between ranks
 
 
 class _RandomSource:

@@ -54,7 +54,7 @@ def test_last_term_is_the_likelihood_of_an_8_bit_bin() -> None:
     zero = torch.zeros(1, 1, 1, 1)
     case = {"x0": zero, "noise": zero, "t": torch.tensor([0]), "x_t": zero}
     terms = training_loss(torch.zeros(1, 2, 1, 1), objective=OBJECTIVE, **case)
-    deviation = math.exp(0.25 * (SCHEDULE.log_variance_small[0] + SCHEDULE.log_variance_large[0]).item())
+    deviation = math.exp(0.25 * (SCHEDULE.log_variance_small[0] + SCHEDULE.betas[0].log()).item())
     expected = -math.log2(math.erf(1 / 255 / deviation / math.sqrt(2)))
     assert terms["vb"].item() == pytest.approx(expected, rel=1e-4)
 

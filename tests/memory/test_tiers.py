@@ -102,16 +102,6 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
     assert (counters.backed_bytes, counters.misses) == (8 * MEBI, 1)
 
 
-@needs_library
-def test_tensors_that_are_made_in_inference_mode_are_ordinary_ones(tiers):
-    with torch.inference_mode():
-        made = floats(tiers, 4).fill_(1)
-    weight = torch.nn.Parameter(made)
-    (2 * weight).sum().backward()
-    made.add_(weight.grad)
-    assert (bool((made == 3).all()), made.is_inference()) == (True, False)
-
-
 def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unless_another_pool_is_chosen(tiers):
     before, other = hot_pool(), Pool()
     tiers.serve()

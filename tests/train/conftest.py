@@ -15,6 +15,7 @@ from dithc.comm import Group
 from dithc.config import Machine, training
 from dithc.log import read_metrics
 from dithc.runs import Manifest, Store
+from dithc.tensors import read_tensors
 from dithc.train import Job, Paths, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
@@ -122,6 +123,19 @@ def make_latents() -> Callable[..., Path]:
 def weights_of(job: Job, kind: str = "ema", *, step: int | None = None) -> dict[str, Tensor]:
     """Return the weights of a checkpoint, by default the last."""
     return load_file(store_of(job).open(job.until if step is None else step).weights(kind))
+
+
+def tensors_of(job: Job, step: int | None = None) -> dict[str, Tensor]:
+    """Return all tensors of a checkpoint, by default the last, assembled from all ranks' files."""
+    folder = store_of(job).open(job.until if step is None else step).folder
+    files = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in ("model", "ema", "optimizer")}
+    return {f"{kind} {name}": value for kind, held in files.items() for name, value in held.items()}
+
+
+def assert_equal(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    """Compare tensors bit by bit."""
+    assert found.keys() == truth.keys()
+    assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
 
 
 @pytest.fixture

@@ -18,13 +18,11 @@ from dithc.hardware import description, discover
 from dithc.log import UserError
 from dithc.memory import Tiers
 from dithc.runs import Manifest
-from dithc.tensors import read_tensors
 from dithc.train import background, memory, train
-from dithc.train.checkpoints.content import OPTIMIZER_FILE
 from dithc.train.job.job import DONE
 from dithc.train.memory import PLAN_FILE, TrainingMemory
 from tests.train import faults
-from tests.train.conftest import checkpoint, config_of, hashes, rows, store_of
+from tests.train.conftest import assert_equal, config_of, hashes, rows, store_of, tensors_of
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
 ROOT = Path(__file__).parent.parent.parent
@@ -264,20 +262,7 @@ class TestOnSeveralRanks:
         assert done.returncode == 0, done.stderr
         for plain, managed in pairs:
             assert losses(managed) == losses(plain)
-            assert_same_tensors(managed, plain)
+            assert_equal(tensors_of(managed), tensors_of(plain))
             assert not plan_of(managed).everything_resident
             if plain.machine.strategy == "dp":
                 assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"
-
-
-def assert_same_tensors(one, other) -> None:
-    """Compare all tensors in the last checkpoints, assembled from all ranks' files."""
-    found, truth = (checkpoint(job) for job in (one, other))
-    for kind in ("raw", "ema", OPTIMIZER_FILE):
-        tensors = [
-            read_tensors(where.folder / kind if kind == OPTIMIZER_FILE else where.weights(kind))
-            for where in (found, truth)
-        ]
-        assert tensors[0].keys() == tensors[1].keys()
-        for name, value in tensors[1].items():
-            assert torch.equal(tensors[0][name], value), name

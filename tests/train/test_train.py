@@ -1,6 +1,5 @@
 """Tests of training: the result does not depend on interruptions."""
 
-import logging
 import resource
 import shutil
 from pathlib import Path
@@ -188,13 +187,6 @@ def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
     monkeypatch.setattr(Group, "barrier", lambda self: written.append(one.paths.out.exists()))
     train(one, Group())
     assert written == [True]
-
-
-def test_log_and_progress_say_the_epoch(job, caplog):
-    caplog.set_level(logging.INFO)
-    train(job(), Group())
-    assert "step 6/6, epoch 2.0: loss" in caplog.text  # 6 steps of 8 images, 24 images in the dataset
-    assert ", epoch 2.0, loss" in caplog.text
 
 
 @pytest.mark.slow

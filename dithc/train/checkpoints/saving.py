@@ -197,11 +197,7 @@ class Saver:
         save.busy += save.task.seconds
         entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
         save.is_committing = True
-        save.task = Background(self._committing(save, entries), name=f"commit {save.step}")
-        if self.group.rank == 0:
-            save.task.start()
 
-    def _committing(self, save: _Save, entries: list[dict[str, Any]]) -> Callable[[Background], None]:
         def commit(_: Background) -> None:
             if self._overtaken():
                 raise self._held(save.step)
@@ -209,7 +205,9 @@ class Saver:
             if not self._overtaken():  # all ranks detect it at the next checkpoint
                 self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
 
-        return commit
+        save.task = Background(commit, name=f"commit {save.step}")
+        if self.group.rank == 0:
+            save.task.start()
 
     def _end(self, save: _Save) -> None:
         self._save = None

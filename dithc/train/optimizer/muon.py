@@ -147,10 +147,15 @@ class Muon:
 
     def pieces(self) -> list[Piece]:
         """Return the momenta as pieces of `momentum.<name>`, of the weight's shape."""
-        held = [(f"{MOMENTUM}.{matrix.name}", matrix, value) for matrix, value in self._momentum.items()]
         return [
-            Piece(name=name, values=value, shape=matrix.weight_shape, dim=0, start=matrix.lines.start)
-            for name, matrix, value in held
+            Piece(
+                name=f"{MOMENTUM}.{matrix.name}",
+                values=value,
+                shape=(matrix.count * matrix.rows, matrix.columns),
+                dim=0,
+                start=matrix.lines.start,
+            )
+            for matrix, value in self._momentum.items()
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -77,10 +77,6 @@ class LeftOut:
             count += 1
         return count
 
-    def last_made_before(self, step: int) -> int:
-        """Return the last step before `step` that is not dropped."""
-        return step - 1 - self.before(step)
-
 
 def _read(store: Store) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
@@ -120,9 +116,9 @@ class Recovery:
 
     def _go_back(self, error: NotFinite) -> None:
         checkpoint = self._roll_back()
-        bad = self.left_out.last_made_before(error.step) if error.in_weights else error.step
-        if bad <= checkpoint:  # the weights went bad in memory, not by an update
-            bad = error.step
+        made = error.step - 1 - self.left_out.before(error.step)  # the last step with an update
+        # Otherwise the weights went bad in memory, not by an update.
+        bad = made if error.in_weights and made > checkpoint else error.step
         if bad in self.left_out.steps:
             log.error(f"nonfinite: step {bad} is already left out, which did not help")
             raise error

@@ -1,7 +1,7 @@
 """Distribution of a training run over ranks: cftp, dp, dp+tp. Model, loop and checkpoints only use this interface."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,7 @@ class Strategy:
         self.meter = traffic.Meter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
         if self.zero is not None and (manager := automem.manager(model)) is not None:
-            manager.call_before_load(self.ready_for)
+            manager.call_before_load(self.zero.ready_for)
 
     @property
     def owns_gradients(self) -> bool:
@@ -190,7 +190,7 @@ class Strategy:
         """
         if self.layout.size > 1:
             Group.distributed()
-        if not self._is_settled and not self._is_alone:
+        if not self._is_settled and not self.owns_gradients:
             raise problem(
                 "backward pass on several ranks",
                 got="a strategy before `settle`",
@@ -219,10 +219,6 @@ class Strategy:
         """True if this object exchanges the gradients between ranks."""
         return self._reducer is not None
 
-    @property
-    def _is_alone(self) -> bool:
-        return self._reducer is None and self._parallel is None
-
     def _has_gradients(self) -> bool:
         """Return whether gradients of the last step remain; zeroed gradients do not count."""
         if self.zero is not None:
@@ -239,11 +235,6 @@ class Strategy:
         """Use externally assigned weights as the exact weights of all ranks."""
         if self.zero is not None:
             self.zero.adopt()
-
-    def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete, before access ahead of their layer."""
-        if self.zero is not None:
-            self.zero.ready_for(parameters)
 
     def move(self, moved: Home) -> None:
         """Replace the reduction buffer by the copy that `moved` returns for `gradients`."""
@@ -279,7 +270,7 @@ class Strategy:
                 fix="call it once, after creating the strategy; a new model requires a new strategy",
             )
         self._is_settled = True
-        if self._is_alone:
+        if self.owns_gradients:
             return self.module
         watch, manager = Watch(self.model), automem.manager(self.model)
         with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
@@ -317,11 +308,12 @@ class Strategy:
         """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
         if self.zero is not None:
             return self.zero.norm(gradients)
+        sum_of_squares = hcops.optimizer.sum_of_squares
         if self.shards is None:
-            return math.sqrt(_sum_of_squares(list(gradients.values())))
+            return math.sqrt(sum_of_squares(list(gradients.values())))
         cut = [value for name, value in gradients.items() if name in self.shards.cuts]
         same = [value for name, value in gradients.items() if name not in self.shards.cuts]
-        return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
+        return math.sqrt(self.shards.sum_over_group(sum_of_squares(cut)) + sum_of_squares(same))
 
     def holding(self) -> Holding:
         """Return the distribution of matrices over ranks, after `settle`."""
@@ -358,7 +350,3 @@ def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: traini
             fix="set `sharding: none`, or another strategy and `gradients: overlapped`",
         )
     return True
-
-
-def _sum_of_squares(tensors: Sequence[Tensor]) -> float:
-    return hcops.optimizer.sum_of_squares(tensors)

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from dithc.comm import Group
 from dithc.log import UserError
 from dithc.runs import outputs
-from dithc.tensors import read_tensors
 from dithc.train import background, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints import content, saving, snapshot
@@ -21,7 +20,7 @@ from dithc.train.job.job import DONE
 from dithc.train.job.stop import Pace
 from dithc.train.step.step import Trainer
 from tests.ranks import on_ranks
-from tests.train.conftest import hashes, store_of
+from tests.train.conftest import assert_equal, hashes, store_of, tensors_of
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
 KINDS = ("model", "ema", "optimizer")
@@ -42,18 +41,6 @@ with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     job = pickle.load(file)
     assert compose.train(job, group) == 0
 """
-
-
-def state(job, step: int) -> dict[str, torch.Tensor]:
-    """Return all tensors of a checkpoint, by kind and name."""
-    folder = store_of(job).open(step).folder
-    tensors = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in KINDS}
-    return {f"{kind} {name}": value for kind, held in tensors.items() for name, value in held.items()}
-
-
-def assert_equal(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == truth.keys()
-    assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
 
 
 @pytest.mark.slow
@@ -83,7 +70,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     assert train(slow, Group()) == DONE
     assert min(made) >= 4, "the writer was to be slower than two steps"
     for number in (2, 4, 6):
-        assert_equal(state(slow, number), state(whole, number))
+        assert_equal(tensors_of(slow, number), tensors_of(whole, number))
     assert "waited for a checkpoint" in (store_of(slow).folder / "events.jsonl").read_text()
 
 
@@ -102,7 +89,7 @@ def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypat
     assert "checkpoints are written while training waits" in caplog.text
     monkeypatch.undo()
     train(whole, Group())
-    assert_equal(state(one, 2), state(whole, 2))
+    assert_equal(tensors_of(one, 2), tensors_of(whole, 2))
 
 
 def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
@@ -216,12 +203,12 @@ class TestOnSeveralRanks:
         assert sorted(path.name for path in folder.glob("*.safetensors")) == sorted(names)
         sizes = [sum((folder / name).stat().st_size for name in names[rank::2]) for rank in (0, 1)]
         assert max(sizes) < 1.1 * min(sizes)
-        truth = state(first, 4)
+        truth = tensors_of(first, 4)
         for strategy, sharding in (("dp+tp", "none"), ("cftp", "none"), ("dp", "zero1")):
             one = job("a", until=4, strategy=strategy, sharding=sharding, checkpoint_every=4)
             rewritten = on_ranks(REWRITE, given=one, folder=tmp_path)
             assert rewritten.returncode == 0, rewritten.stderr
-            assert_equal(state(one, 4), truth)
+            assert_equal(tensors_of(one, 4), truth)
         alone = job("a", until=6, checkpoint_every=2)
         assert train(alone, Group()) == DONE
         assert sorted(path.name for path in store_of(alone).open(6).folder.glob("*.safetensors")) == sorted(

@@ -12,9 +12,8 @@ from dithc.comm import Group
 from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT
-from dithc.tensors import assemble, read_tensors
+from dithc.tensors import assemble
 from dithc.train import train
-from dithc.train.checkpoints.content import OPTIMIZER_FILE
 from dithc.train.matrices import HIDDEN, Holding, matrices_of, owners_of
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
@@ -24,7 +23,7 @@ from dithc.train.strategies.tensor import Cut, ShardHolding, Shards
 from dithc.train.strategies.zero import Run, RunHolding
 from tests.comm.test_group import run_program
 from tests.hcops.test_newton_schulz import by_svd
-from tests.train.conftest import checkpoint, rows
+from tests.train.conftest import rows, tensors_of
 from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, several_ranks, ten, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("muon_program.py")
@@ -145,12 +144,6 @@ def test_state_of_another_kind_is_refused(kind):
     state = assemble(Optimizer.of_run(small_dit(), run_of(optimizer={"kind": other})).pieces())
     with pytest.raises(UserError, match=f"optimizer state(.|\n)*of {kind}"):
         Optimizer.of_run(small_dit(), run_of(optimizer={"kind": kind})).load(state)
-
-
-def tensors_of(job):
-    saved = checkpoint(job)
-    paths = [saved.weights("raw"), saved.weights("ema"), saved.folder / OPTIMIZER_FILE]
-    return {f"{path.name} {name}": value for path in paths for name, value in read_tensors(path).items()}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 40])

@@ -8,12 +8,10 @@ from torch import nn
 
 from dithc.log import UserError
 from dithc.runs import Manifest
-from dithc.tensors import read_tensors
-from dithc.train.checkpoints.content import OPTIMIZER_FILE
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
 from tests.comm.test_group import run_program
-from tests.train.conftest import checkpoint, rows
+from tests.train.conftest import assert_equal, rows, tensors_of
 from tests.train.strategies.test_strategies import STEPS, several_ranks, ten, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("zero_program.py")
@@ -84,20 +82,10 @@ class TestOnSeveralRanks:
         truth, wanted = rows(whole), tensors_of(whole)
         for last in (parts[1], parts[3]):
             assert [row["loss"] for row in rows(last)] == [row["loss"] for row in truth]
-            for name, value in tensors_of(last).items():
-                assert torch.equal(value, wanted[name]), name
+            assert_equal(tensors_of(last), wanted)
         for row in truth:
             assert row["compute_seconds"] == pytest.approx(row["step_seconds"] - row["exposed_seconds"])
         assert Manifest.read(whole.paths.out, stage="train").numbers["exposed_seconds_median"] > 0
-
-
-def tensors_of(job):
-    """Return all tensors of the last checkpoint."""
-    saved = checkpoint(job)
-    paths = [saved.weights("raw"), saved.weights("ema"), saved.folder / OPTIMIZER_FILE]
-    found = {f"{path.name} {name}": value for path in paths for name, value in read_tensors(path).items()}
-    assert len(found) > 3 * 20
-    return found
 
 
 @pytest.mark.parametrize(

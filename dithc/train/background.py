@@ -34,7 +34,7 @@ class Background(threading.Thread):
     def run(self) -> None:
         """Lower the priority, then work.
 
-        The idle scheduling class yields at once. The lowest nice value alone delays a compute thread by milliseconds.
+        The idle scheduling class yields immediately. The lowest nice value alone delays a compute thread by milliseconds.
         """
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         with suppress(OSError):  # a container may reject the call

@@ -110,7 +110,7 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model's state dictionary, tied weights once; UserError for a value that is no tensor."""
+    """Return the tensors of a model's state dictionary, tied weights once; UserError for any other value."""
     found, seen = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):

@@ -49,7 +49,7 @@ class Snapshot:
         self._buffer: Tensor | None = None
 
     def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
-        """Copy contents by file name with all torch threads, while `ranks_on_node` processes do.
+        """Copy contents by file name with all torch threads; `ranks_on_node` processes copy at the same time.
 
         The copy is valid until the next call. Returns None if memory is insufficient.
         """

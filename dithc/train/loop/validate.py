@@ -54,7 +54,7 @@ class Validation:
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
     def values(self, pace: Pace) -> dict[str, float]:
-        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`, and tell `pace`; collective."""
+        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; report to `pace`; collective."""
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]

@@ -58,7 +58,10 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Load weights of another program (`read_weights`) and log all changes; `guides` requires a null label."""
+    """Load weights of another program (`read_weights`) and log all changes.
+
+    Raises UserError if the weights do not fit, or if `guides` is set and their network lacks the null label.
+    """
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:
         raise problem(

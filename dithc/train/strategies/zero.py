@@ -148,7 +148,7 @@ class Zero:
         return name in self.runs or (self.is_first and name not in self.trained)
 
     def cut(self, name: str, whole: Tensor) -> Tensor:
-        """Return this rank's run of a complete tensor of a parameter's shape; all of it if untrained."""
+        """Return this rank's run of a complete tensor of a parameter's shape; the complete tensor if untrained."""
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 

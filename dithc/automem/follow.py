@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dithc.automem.mode import Mode, PassEnd
@@ -27,7 +27,8 @@ class Life:
 class Course:
     """Shared state of all calls under one plan.
 
-    `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again.
+    `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again, and tensors
+    saved by `needs_hooks` may move.
     """
 
     def __init__(
@@ -46,17 +47,13 @@ class Course:
         self.recomputed = 0
         self.num_units = len(turns) // 2
         self.turn_of = {turn.unit: number for number, turn in enumerate(turns[: self.num_units])}
-        self._needs_hooks = {
+        self.needs_hooks = {
             name
             for name, decision in decisions.items()
             if decision.weights == "copied" or "offload" in decision.saved or decision.recompute
         }
         # A tensor of an earlier unit may be offloaded after a later unit that also saved it.
-        self._needs_hooks |= {turn.unit for turn in turns if turn.offload_saved}
-
-    def needs_hooks(self, name: str) -> bool:
-        """Return whether any tensor saved by a unit may move."""
-        return name in self._needs_hooks
+        self.needs_hooks |= {turn.unit for turn in turns if turn.offload_saved}
 
     def backward_turn(self, name: str) -> int:
         """Return the turn of a unit's backward pass."""
@@ -103,7 +100,7 @@ class Following:
         if decision.recompute and with_gradient:
             course.recomputed += 1
             forward = partial(checkpoint, forward, use_reentrant=False)
-        is_hooked = with_gradient and course.needs_hooks(name) and not other_hooks_are_on()
+        is_hooked = with_gradient and name in course.needs_hooks and not other_hooks_are_on()
         try:
             with self._book.hooks(name) if is_hooked else nullcontext():
                 out = forward(*args, **kwargs)
@@ -117,7 +114,7 @@ class Following:
                 self._moves.offload(record)
         for tensor in tensors_in(out) if with_gradient else ():
             if tensor.grad_fn is not None:
-                tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda _: self.reached(name))  # type: ignore[no-untyped-call]
         return out
 
     def reached(self, name: str) -> None:
@@ -176,11 +173,7 @@ class Following:
         self._weights.release_all()
         for key in self._brought:
             record = self._book.named.get(key)
-            if record is not None:
-                self._moves.forget_back(record)
+            if record is not None and record.back is not None:  # the graph still needs it (retain_graph)
+                record.back = record.ticket = None
         self._brought.clear()
         self._moves.settle()
-
-
-def _reached(following: Following, name: str, _: Tensor) -> None:
-    following.reached(name)

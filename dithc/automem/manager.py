@@ -1,6 +1,6 @@
 """Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,7 +19,7 @@ from dithc.automem.planning import plan as plan_of
 from dithc.automem.record import Recording
 from dithc.automem.trace import StateItem, Trace
 from dithc.automem.units import units_of
-from dithc.automem.weights import BeforeLoad, Hits, Homes, WeightCopies, is_worth_moving, move_homes
+from dithc.automem.weights import BeforeLoad, Homes, WeightCopies, is_worth_moving, move_homes
 from dithc.log import logger
 from dithc.memory import Copies, Tier, Tiers
 
@@ -32,31 +32,19 @@ STAYS = Decision(weights="in place", gradients="fast", saved=())
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Traffic since `begin_step`, or since the start; `high_water` covers the entire lifetime.
-
-    Attributes:
-        offloaded_bytes: Bytes copied out of fast memory in the background.
-        blocking_bytes: Bytes copied out of fast memory by the compute team.
-        hits: Uses of weights and saved tensors with a copy in fast memory.
-        misses: Uses that read slow memory instead.
-        spills: Allocations that fast memory could not hold.
-        recomputed_units: Forward passes repeated in backward.
-        high_water: Peak bytes of each tier.
-    """
+    """Traffic since `begin_step`, or since the start."""
 
     loaded_bytes: int
     offloaded_bytes: int
-    blocking_bytes: int
-    hits: int
-    misses: int
+    hits: int  # uses of weights and saved tensors with a copy in fast memory
     stall_seconds: float
-    spills: int
-    recomputed_units: int
-    high_water: Mapping[str, int]
+    spills: int  # allocations that fast memory could not hold
+    recomputed_units: int  # forward passes repeated in backward
+    high_water: Mapping[str, int]  # peak bytes of each tier in the entire lifetime
 
 
 class Manager:
-    """Executor of one model's plan.
+    """Executor of one model's plan, with the modules of its `units`.
 
     `plan` and `trace` are None during the warm-up. `active` is the running call that is recorded or managed.
     """
@@ -69,16 +57,10 @@ class Manager:
         copies: Copies | None = None,
         plan: Plan | None = None,
         allow_recompute: bool = False,
-        before_load: BeforeLoad | None = None,
     ) -> None:
-        """Move the weights to slow memory and let operators allocate their outputs in fast memory.
+        """Move the weights to the slow of at least two tiers, and let operators allocate outputs in the fast tier.
 
-        Args:
-            tiers: At least two tiers, fastest first.
-            copies: Copy threads; None for separate threads of this manager.
-            plan: Plan to use after the warm-up; None to plan from its trace.
-            allow_recompute: Allow units to run again in backward.
-            before_load: Callback with parameters before their values are read.
+        Without `copies`, this manager starts its own threads. A given plan is used after the warm-up.
         """
         assert tiers.slow is not None, "management needs at least two tiers"
         self.tiers = tiers
@@ -86,11 +68,10 @@ class Manager:
         self.trace: Trace | None = None
         self.active: Call | None = None
         self._model, self._given, self._allow_recompute = ref(model), plan, allow_recompute
-        self._units = {name: ref(module) for name, module in units_of(model)}
-        self._copies = Copies(tiers, load_core=None, offload_core=None, by="threads") if copies is None else copies
-        self._hits = Hits()
-        self._moves = Moves(tiers, self._copies, self._hits)
-        self._weights = WeightCopies(tiers.fast, self._copies, self._hits, before_load=before_load)
+        self.units = {name: ref(module) for name, module in units_of(model)}
+        self._copies = Copies(tiers) if copies is None else copies
+        self._moves = Moves(tiers, self._copies)
+        self._weights = WeightCopies(tiers.fast, self._copies)
         self._gradients = RestingGradients(tiers, self._copies)
         self._mode = Mode(tiers.fast.pool)
         self._recordings: list[Recording] = []  # recorded in the warm-up; only the last may be incomplete
@@ -159,9 +140,7 @@ class Manager:
         return Counters(
             loaded_bytes=now.loaded_bytes - then.loaded_bytes,
             offloaded_bytes=now.offloaded_bytes - then.offloaded_bytes,
-            blocking_bytes=now.blocking_bytes - then.blocking_bytes,
-            hits=self._hits.hits - hits.hits,
-            misses=self._hits.misses - hits.misses,
+            hits=self._moves.hits + self._weights.hits - hits,
             stall_seconds=now.stall_seconds - then.stall_seconds,
             spills=self.tiers.fast.counters().spills - spills,
             recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
@@ -200,11 +179,6 @@ class Manager:
         assert self.active is not None, "checked by the wrapper"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
-
-    @property
-    def unit_names(self) -> Sequence[str]:
-        """Return the module names of the units."""
-        return list(self._units)
 
     def _begin(self) -> Call | None:
         """Return the recorder or executor of a call that starts now."""
@@ -257,18 +231,11 @@ class Manager:
         first, last = self._recordings[0], self._recordings[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
         trace = self.trace = first.trace(state, persist=persist, later=last)
-        first.say_untracked()
         self._recordings.clear()
         started = perf_counter()
         if self._given is None:
             fast, slow = _level(self.tiers.fast), _level(self._slow)
-            self.plan = plan_of(
-                trace,
-                fast=fast,
-                slow=slow,
-                allow_recompute=self._allow_recompute,
-                copies_beside=self._copies.by == "threads",
-            )
+            self.plan = plan_of(trace, fast=fast, slow=slow, allow_recompute=self._allow_recompute)
         else:
             self.plan = self._given
         level = log.info if self.plan.fits else log.warning
@@ -294,7 +261,7 @@ class Manager:
         """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
-            module = self._units[name]() if name in self._units else None  # not for the second run of a module
+            module = self.units[name]() if name in self.units else None  # not for the second run of a module
             if module is not None and decision.weights == "fast":
                 stayed += move_homes(module.parameters(), self.tiers.fast)
             if module is not None and decision.gradients == "slow":
@@ -304,7 +271,7 @@ class Manager:
 
     def _look(self) -> None:
         """Read the current homes of the parameters, which other code may have moved."""
-        for name, unit in self._units.items():
+        for name, unit in self.units.items():
             module = unit()
             named = () if module is None else module.named_parameters(prefix=name)
             self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
@@ -322,7 +289,8 @@ class Manager:
         """Store the counter values from which counts start."""
         self._copies_then = self._copies.counters()
         recomputed = self._course.recomputed if self._course else 0
-        self._then = Hits(self._hits.hits, self._hits.misses), recomputed, self.tiers.fast.counters().spills
+        hits = self._moves.hits + self._weights.hits
+        self._then = hits, recomputed, self.tiers.fast.counters().spills
 
 
 def _level(tier: Tier) -> Level:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dithc.automem.saved import Record
-from dithc.automem.weights import Hits, room_for
+from dithc.automem.weights import room_for
 from dithc.log import logger
 from dithc.memory import Copies, Tier, Tiers
 
@@ -18,9 +18,10 @@ log = logger(__name__)
 class Moves:
     """Offloads and loads of records. A failed offload leaves its record in place."""
 
-    def __init__(self, tiers: Tiers, copies: Copies, hits: Hits) -> None:
+    def __init__(self, tiers: Tiers, copies: Copies) -> None:
         assert tiers.slow is not None, "a single tier does not move tensors"
-        self._tiers, self._copies, self._hits = tiers, copies, hits
+        self._tiers, self._copies = tiers, copies
+        self.hits = 0  # reads of a copy in fast memory
         self._fast: Tier = tiers.fast
         self._slow: Tier = tiers.slow
         # Tickets of offloads, oldest first. The copy of a released record may still run.
@@ -64,16 +65,10 @@ class Moves:
         if record.here is not None:
             return record.here
         if record.back is not None and self._arrived(record):
-            self._hits.hits += 1
+            self.hits += 1
             return record.back
         assert record.away is not None, "a record has at least one copy"
-        self._hits.misses += 1
         return record.away
-
-    def forget_back(self, record: Record) -> None:
-        """Drop the fast copy of a record that the graph still needs (retain_graph)."""
-        if record.back is not None:
-            record.back = record.ticket = None
 
     def settle(self) -> None:
         """Free the fast memory of completed offloads."""

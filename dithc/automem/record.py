@@ -7,7 +7,6 @@ used in place, and allocations beyond fast memory overflow into the tiers below.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import Any
 from weakref import WeakSet
@@ -18,10 +17,7 @@ from torch import Tensor, nn
 from dithc.automem.mode import Mode
 from dithc.automem.saved import Book, Record, other_hooks_are_on, tensors_in
 from dithc.automem.trace import Saved, StateItem, Trace, Unit, Weight
-from dithc.log import logger
-from dithc.memory import Tiers, allocator
-
-log = logger(__name__)
+from dithc.memory import Tiers
 
 
 @dataclass
@@ -84,8 +80,7 @@ class Recording:
     ) -> None:
         """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
         self.is_complete = False
-        self._tiers, self._parameters_of, self._mode, self._is_tracked = tiers, parameters_of, mode, is_tracked
-        self._untracked_bytes = 0
+        self._tiers, self._parameters_of, self._mode = tiers, parameters_of, mode
         self._meter = Meter(tiers)
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
@@ -94,7 +89,7 @@ class Recording:
         self._since = 0.0
         self._ended = 0.0
         self._gradients: dict[nn.Parameter, int] = {}
-        self._book = Book(weight_at=weight_at, is_tracked=self._counted, fetch=self._fetch, reached=self.reached)
+        self._book = Book(weight_at=weight_at, is_tracked=is_tracked, fetch=self._fetch, reached=self.reached)
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
@@ -116,7 +111,7 @@ class Recording:
         row.forward_peak = max(row.forward_peak, self._meter.peak())
         for tensor in tensors_in(out):
             if tensor.grad_fn is not None:
-                tensor.register_hook(partial(_reached, self, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda _: self.reached(name))  # type: ignore[no-untyped-call]
         return out
 
     def reached(self, name: str) -> None:
@@ -140,16 +135,12 @@ class Recording:
         self._running, self._since = index, perf_counter()
         self._meter.start_peaks()
 
-    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording | None" = None) -> Trace:
-        """Return the trace.
+    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording") -> Trace:
+        """Return the trace, with the shorter times of a complete later pass.
 
-        Args:
-            state: Tensors used by the update.
-            persist: Whether gradients exist before a pass starts, as with micro-batches.
-            later: Complete later pass, used for its shorter times.
+        `state` is used by the update. `persist` is true if gradients exist before a pass starts, as with micro-batches.
         """
         last = len(self._rows) - 1
-        later = later or self
         seconds = 0.0 if persist else max(0.0, perf_counter() - later._ended)
         seen: set[nn.Parameter] = set()
         weights = [self._weights(row, seen) for row in self._rows]
@@ -174,17 +165,6 @@ class Recording:
             update_seconds=seconds,
             gradients_persist=persist,
         )
-
-    def say_untracked(self) -> None:
-        """Log the tensors that stay because they are in torch's own memory."""
-        if self._untracked_bytes >= 1 << 20:
-            why = "" if self._mode.is_available else f" ({allocator.reason()})"
-            log.info(
-                "%.0f MiB of saved tensors stay in torch's memory%s, because moving them to other memory of that type "
-                "saves nothing",
-                self._untracked_bytes / (1 << 20),
-                why,
-            )
 
     def _seconds_of(self, row: _Row) -> tuple[float, float]:
         """Return the faster forward and backward seconds of a unit in both passes."""
@@ -241,13 +221,6 @@ class Recording:
         running = self._rows[index]
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
-    def _counted(self, tensor: Tensor) -> bool:
-        """Return whether a tensor may move; count the others."""
-        tracked = self._is_tracked(tensor)
-        if not tracked:
-            self._untracked_bytes += tensor.nbytes
-        return tracked
-
     def _fetch(self, record: Record) -> Tensor:
         assert record.here is not None, "the warm-up offloads no tensors"
         return record.here
@@ -270,10 +243,6 @@ class Recording:
                 ):
                     self._gradients[parameter] = gradient.nbytes
         self.is_complete, self._ended = True, perf_counter()
-
-
-def _reached(recording: Recording, name: str, _: Tensor) -> None:
-    recording.reached(name)
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -20,15 +20,7 @@ Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
 
 
 class Record:
-    """A storage kept for backward.
-
-    Attributes:
-        key: Unit that saved it first, and its index there.
-        here: Original bytes; None after offload.
-        away: Copy in slow memory, complete or in progress.
-        back: Copy in fast memory for backward, complete or in progress.
-        ticket: Ticket of the copy in progress.
-    """
+    """A storage kept for backward."""
 
     __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
 
@@ -36,10 +28,10 @@ class Record:
         self.key, self.num_bytes = key, storage.nbytes()
         # The weak reference prevents reuse of the storage's identity.
         self._storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-        self.here: Tensor | None = torch.empty(0, dtype=torch.uint8).set_(storage)
-        self.away: Tensor | None = None
-        self.back: Tensor | None = None
-        self.ticket: Any = None
+        self.here: Tensor | None = torch.empty(0, dtype=torch.uint8).set_(storage)  # None after offload
+        self.away: Tensor | None = None  # copy in slow memory, complete or in progress
+        self.back: Tensor | None = None  # copy in fast memory for backward, complete or in progress
+        self.ticket: Any = None  # of the copy in progress
 
     @property
     def place(self) -> Place:
@@ -93,13 +85,9 @@ class Book:
         fetch: Callable[[Record], Tensor],
         reached: Callable[[str], None],
     ) -> None:
-        """Open an empty book.
+        """Open an empty book of storages that `is_tracked` lets move; `weight_at` maps an address to its parameter.
 
-        Args:
-            weight_at: Maps an address to its parameter.
-            is_tracked: Selects storages that may move.
-            fetch: Returns the bytes of a record for backward.
-            reached: Callback in backward with each unit of which a saved tensor is read.
+        In backward, `reached` is called with each unit of which a saved tensor is read, and `fetch` returns the bytes.
         """
         self.named: WeakValueDictionary[Key, Record] = WeakValueDictionary()
         self._of_storage: WeakValueDictionary[int, Record] = WeakValueDictionary()

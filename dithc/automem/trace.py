@@ -1,6 +1,6 @@
 """Trace of one training step: units in execution order, their weights, saved tensors, memory use and times.
 
-The warm-up recorder writes it and the planner reads it, also as JSON. Every byte in fast memory counts exactly once:
+The warm-up recorder writes it and the planner reads it. Every byte in fast memory counts exactly once:
 
 - always: `Trace.outside_bytes`, and `state` and weights that live there;
 - from the end of a unit's backward pass to the optimizer: gradients of its weights (`Weight.gradient_bytes`);
@@ -13,12 +13,8 @@ Unit `i` of L (from 0) runs forward at turn i and backward at position L - 1 - i
 step. The update is last.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
-
-from dithc.automem.json_text import JsonText
-from dithc.log import problem
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +76,8 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(JsonText):
-    """One training step: units in forward order, and memory outside of units; validates names, ordinals, readers and signs."""
+class Trace:
+    """One training step: units in forward order, and memory outside of units."""
 
     units: tuple[Unit, ...]
     outside_bytes: int  # in use in fast memory when the step starts, except weights of units and state
@@ -89,46 +85,6 @@ class Trace(JsonText):
     update_seconds: float = 0.0
     gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place
 
-    def __post_init__(self) -> None:
-        _check(self)
-
-    @classmethod
-    def _of(cls, fields: dict[str, Any]) -> Self:
-        units = tuple(_unit(unit) for unit in fields.pop("units"))
-        state = tuple(StateItem(**item) for item in fields.pop("state"))
-        return cls(units=units, state=state, **fields)
-
-    @staticmethod
-    def unreadable(got: str, expected: str) -> Exception:
-        return problem("trace of a training step", got=got, expected=expected, fix="record it again with this version")
-
-
-def _unit(data: Mapping[str, Any]) -> Unit:
-    fields = dict(data)
-    weights = tuple(Weight(**weight) for weight in fields.pop("weights"))
-    saved = tuple(Saved(**saved) for saved in fields.pop("saved"))
-    return Unit(weights=weights, saved=saved, **fields)
-
-
-def _check(trace: Trace) -> None:
-    """Raise UserError for an inconsistent trace."""
-    names = [unit.name for unit in trace.units]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    wrong = [f"two units {name}" for name in twice]
-    num_units = len(trace.units)
-    for unit in trace.units:
-        if [saved.ordinal for saved in unit.saved] != list(range(len(unit.saved))):
-            wrong.append(f"{unit.name}: ordinals {[saved.ordinal for saved in unit.saved]}")
-        for saved in unit.saved:
-            if not 0 <= saved.first <= saved.last_reader < num_units:
-                wrong.append(f"{unit.name}: saved {saved.ordinal} is read from {saved.first} to {saved.last_reader}")
-        counts = [unit.forward_bytes, unit.backward_bytes, unit.forward_carried_bytes, unit.backward_carried_bytes]
-        counts += [weight.bytes for weight in unit.weights] + [weight.resting_bytes for weight in unit.weights]
-        counts += [saved.bytes for saved in unit.saved]
-        if min([unit.forward_seconds, unit.backward_seconds, *counts]) < 0:
-            wrong.append(f"{unit.name}: negative bytes or seconds")
-    if min([trace.outside_bytes, trace.update_seconds, *(item.bytes for item in trace.state)]) < 0:
-        wrong.append("negative bytes or seconds outside the units")
-    if wrong:
-        expected = "units of different names, ordinals 0, 1, ..., readers inside the step, nothing negative"
-        raise problem("trace of a training step", got="; ".join(wrong[:5]), expected=expected, fix="record it again")
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trace as JSON-ready data."""
+        return {"schema": 1, **asdict(self)}

@@ -25,14 +25,6 @@ log = logger(__name__)
 BeforeLoad = Callable[[Sequence[nn.Parameter]], None]
 
 
-@dataclass
-class Hits:
-    """Counts of uses with a ready copy, and of uses of the original instead."""
-
-    hits: int = 0
-    misses: int = 0
-
-
 @dataclass(eq=False)
 class _Copy:
     """A copy of a parameter; `version` is the parameter's version at the copy, then at its installation."""
@@ -47,11 +39,12 @@ class _Copy:
 
 
 class WeightCopies:
-    """Existing copies of parameters."""
+    """Existing copies of parameters; `before_load` is called with the parameters that are copied next."""
 
-    def __init__(self, fast: Tier, copies: Copies, hits: Hits, *, before_load: BeforeLoad | None) -> None:
-        """Start without copies; `before_load` is called with the parameters that are copied next."""
-        self._fast, self._copies, self._hits, self.before_load = fast, copies, hits, before_load
+    def __init__(self, fast: Tier, copies: Copies) -> None:
+        self._fast, self._copies = fast, copies
+        self.before_load: BeforeLoad | None = None
+        self.hits = 0  # uses of a ready copy
         self._of: dict[nn.Parameter, _Copy] = {}
         self._refused = False
 
@@ -79,15 +72,13 @@ class WeightCopies:
         """Install the copies of these parameters when complete; OSError if the disk failed."""
         for parameter in parameters:
             copy = self._of.get(parameter)
-            if copy is None:
-                self._hits.misses += is_worth_moving(parameter) and not self._fast.holds(parameter)
-            elif not copy.is_in_place:
-                if self._is_good(copy):
-                    parameter.data, copy.is_in_place = copy.fast, True
-                    self._hits.hits += 1
-                else:
-                    del self._of[parameter]
-                    self._hits.misses += 1
+            if copy is None or copy.is_in_place:
+                continue
+            if self._is_good(copy):
+                parameter.data, copy.is_in_place = copy.fast, True
+                self.hits += 1
+            else:
+                del self._of[parameter]
 
     def rest(self, parameters: Iterable[nn.Parameter]) -> None:
         """Reinstall the homes of these parameters; keep the copies."""
@@ -197,13 +188,9 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
     for parameter in parameters:
         if not is_worth_moving(parameter) or tier.holds(parameter):
             continue
-        if not owns_its_memory(parameter):
+        has_views = parameter.untyped_storage().nbytes() != parameter.nbytes
+        if has_views or hcops.optimizer.storage_users(parameter) != 1:
             stayed += 1
         elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
             parameter.data = target.copy_(parameter.data)
     return stayed
-
-
-def owns_its_memory(parameter: nn.Parameter) -> bool:
-    """Return whether a parameter's memory has no other views, so that it may move."""
-    return parameter.untyped_storage().nbytes() == parameter.nbytes and hcops.optimizer.storage_users(parameter) == 1

@@ -41,29 +41,21 @@ def run(args: argparse.Namespace) -> int:
     """Train the run."""
     from dithc.config import load, named
     from dithc.runs import Manifest, outputs
-    from dithc.train import Job, train
+    from dithc.train import Job, Paths, train
 
     experiment = load(args.config)
     settings = named(experiment.runs, args.run, key="runs")
     outputs.check_file(args.out, stage="train", name=args.run)
+    given = {"strategy": args.strategy, "trace_step": args.trace, "go_back": args.go_back or None}
     job = Job(
         name=args.run,
         run=settings,
+        machine=experiment.machine.model_copy(update={key: value for key, value in given.items() if value is not None}),
         seed=experiment.seed_of(args.run),
         spec=Manifest.spec_of(experiment, "train", args.run),
-        latents=args.latents,
-        init=args.init,
-        store=args.store or Path(experiment.store),
+        paths=Paths(latents=args.latents, init=args.init, store=args.store or Path(experiment.store), out=args.out),
         until=settings.steps if args.until is None else args.until,
-        out=args.out,
-        strategy=args.strategy or experiment.machine.strategy,
-        gradients=experiment.machine.gradients,
-        sharding=experiment.machine.sharding,
-        checkpoints=experiment.machine.checkpoints,
-        memory=experiment.machine.memory,
         walltime_minutes=args.walltime_minutes,
-        go_back=args.go_back or experiment.machine.go_back,
-        trace_step=experiment.machine.trace_step if args.trace is None else args.trace,
     )
     with ranks(experiment, expected=args.ranks) as group:
         return train(job, group)

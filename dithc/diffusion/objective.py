@@ -21,12 +21,7 @@ from dithc.log import problem
 
 
 class Objective(ABC):
-    """Meaning of a network's output; created from settings by `of`.
-
-    Attributes:
-        schedule: Schedule of the training run; None for a flow.
-        last: Timestep with the most noise.
-    """
+    """Meaning of a network's output; `schedule` is None for a flow, `last` the timestep with the most noise."""
 
     schedule: Schedule | None
     last: float
@@ -165,6 +160,6 @@ def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
     """Split an output into prediction (N, C, ...) and raw log variance (N, C or 0, ...), or raise UserError."""
     if output.shape[1] not in (channels, 2 * channels):
         expected = f"{channels}, or {2 * channels} with learned sigma"
-        fix = "build the model with in_channels equal to the channels of the latents"
+        fix = "use latents with the channels of the model, in training and in sampling"
         raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
     return output[:, :channels], output[:, channels:]

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dithc.diffusion.guidance import Denoise
-from dithc.diffusion.multistep import slope_weights
 from dithc.diffusion.noise import Noise, image_noise
+from dithc.diffusion.objective import parts
 from dithc.diffusion.schedule import Schedule, Spacing
 from dithc.diffusion.trial import exact_noise, try_sampler
 from dithc.log import problem
@@ -103,11 +104,9 @@ _Predicted = tuple[int, Tensor]
 
 @dataclass(frozen=True)
 class Walk:
-    """State of a sampling run.
+    """State of a sampling run over a `schedule` of the visited steps, S - 1 (most noise) to 0.
 
-    Attributes:
-        schedule: Schedule of the visited steps, S - 1 (most noise) to 0.
-        noise: Noise of a draw: 0 for the start, then k = 1.. for steps that add noise, each once and in order.
+    `noise` is the noise of a draw: 0 for the start, then k = 1.. for steps that add noise, each once and in order.
     """
 
     denoise: Denoise
@@ -121,15 +120,8 @@ class Walk:
     def predict(self, x: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the predicted clean image and noise (N, C, h, w) and the rest of the output (N, 0 or C, h, w)."""
         timesteps = self.schedule.timesteps[step].to(x.device).expand(x.shape[0])  # (N)
-        output = self.denoise(x, timesteps).to(x.dtype)
-        channels = x.shape[1]
-        if output.shape[1] not in (channels, 2 * channels):
-            expected = f"{channels}, or {2 * channels} with learned sigma"
-            fix = "sample in the shape of the training latents"
-            raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
-        eps, rest = output[:, :channels], output[:, channels:]
-        here = self.at(x, step)
-        x0 = self.schedule.predict_x0(x, here, eps)
+        eps, rest = parts(self.denoise(x, timesteps).to(x.dtype), channels=x.shape[1])
+        x0 = self.schedule.predict_x0(x, self.at(x, step), eps)
         if self.clip is not None:
             x0 = x0.clamp(-self.clip, self.clip)
             alpha_bar = float(self.schedule.alpha_bar[step])
@@ -141,9 +133,8 @@ class Walk:
         return torch.full((x.shape[0],), step, device=x.device)
 
     def stride(self, x: Tensor, known: Sequence[_Predicted], *, after: _Predicted | None = None) -> Tensor:
-        """Advance x (N, C, h, w) by one step.
+        """Advance x (N, C, h, w) by one step from the clean images `known` at this and earlier steps, newest first.
 
-        `known` holds clean images predicted at the current step and at earlier steps, newest first.
         `after` is the prediction at the next step, if it was already visited.
         """
         levels = self.schedule.half_log_snr.tolist()
@@ -230,6 +221,31 @@ def _multistep(walk: Walk, *, corrects: bool) -> Tensor:
             before, x = x, walk.stride(x, known)
         walk.finished(step)
     return x
+
+
+def slope_weights(places: Sequence[float], *, stride: float) -> list[float]:
+    """Return weights of the slopes (x0(r) - x0(0)) / r of clean images predicted at several noise levels.
+
+    Let l be half the log of the signal-to-noise ratio and x0(l) the predicted clean image. Along the path to an image,
+
+        x(l + h) = sigma' / sigma x(l) + alpha' (1 - exp(-h)) mean of x0 from l to l + h,
+
+    where the mean has the weight exp(l) (Lu et al. 2022, proposition 4.1) and the linear part is exact. x0(0) plus the
+    weighted sum of slopes is that mean over the stride h > 0, exact for polynomials of a degree up to the number of
+    places. The weight of a single place is 1/2, the limit for short strides, as in DPM-Solver++(2M) and UniPC with
+    B(h) = exp(h) - 1. Places r, in strides, are distinct and nonzero: negative for earlier points of the path, 1 for
+    the next.
+    """
+    if len(places) < 2:
+        return [0.5] * len(places)
+    mean, moments = -math.expm1(-stride), []
+    moment = mean
+    for degree in range(1, len(places) + 1):
+        moment = 1 - degree / stride * moment  # integral of h exp((r - 1) h) r^degree from 0 to 1, by parts
+        moments.append(moment / mean)
+    powers = np.vander(places, increasing=True).T  # (degree - 1, place)
+    weights: list[float] = np.linalg.solve(powers, np.array(moments)).tolist()
+    return weights
 
 
 class Solver(Protocol):

@@ -21,9 +21,7 @@ Spacing = Literal["time", "snr"]
 class Schedule:
     """Tables of a diffusion process.
 
-    Attributes:
-        alpha_bar: (S) float64, falling, in (0, 1).
-        timesteps: (S) int64, rising: training timestep of each step.
+    `alpha_bar` (S) is float64, falling, in (0, 1); `timesteps` (S) of the training run are int64, rising.
     """
 
     alpha_bar: Tensor
@@ -108,11 +106,6 @@ class Schedule:
         return torch.log(torch.cat([first, variance[1:]]))
 
     @cached_property
-    def log_variance_large(self) -> Tensor:
-        """Log beta (S), the maximum log variance of a reverse step."""
-        return torch.log(self.betas)
-
-    @cached_property
     def posterior_weights(self) -> tuple[Tensor, Tensor]:
         """Weights of x_0 and of x in the mean of q(x_before | x, x_0), (S) each (Ho et al., equation 7)."""
         of_x0 = self.betas * self.alpha_bar_before.sqrt() / (1 - self.alpha_bar)
@@ -135,7 +128,7 @@ class Schedule:
     def learned_log_variance(self, raw: Tensor, t: Tensor) -> Tensor:
         """Return the log variance of a network's raw output: -1 is the minimum, 1 the maximum (N & D, equation 15)."""
         share = (raw + 1) / 2
-        return share * pick(self.log_variance_large, t, raw) + (1 - share) * pick(self.log_variance_small, t, raw)
+        return share * pick(torch.log(self.betas), t, raw) + (1 - share) * pick(self.log_variance_small, t, raw)
 
 
 def pick(table: Tensor, t: Tensor, like: Tensor) -> Tensor:

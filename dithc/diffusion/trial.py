@@ -43,11 +43,10 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 @torch.no_grad()
 def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predict: Predict) -> None:
-    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`; messages name `named`.
+    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`.
 
-    Raises:
-        UserError: The sampler fails, returns no images, needs more or fewer evaluations than steps, is not
-            reproducible, mixes images of a batch, or misses the distribution.
+    Raises UserError, about `named`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
+    reproducible, mixes images of a batch, or misses the distribution.
     """
     evaluations = 0
 

@@ -19,11 +19,11 @@ Extending: a new codec is a model in dithc.config.codecs and a branch of `open_c
 """
 
 from dithc.latents import codecs
-from dithc.latents.batches import Batches
+from dithc.latents.batches import Batch, Batches
 from dithc.latents.codec_training import train_codec
 from dithc.latents.codecs import Codec, open_codec
 from dithc.latents.held_out import HeldOut
 from dithc.latents.reader import Latents
 from dithc.latents.views import view_of
 
-__all__ = ["Batches", "Codec", "HeldOut", "Latents", "codecs", "open_codec", "train_codec", "view_of"]
+__all__ = ["Batch", "Batches", "Codec", "HeldOut", "Latents", "codecs", "open_codec", "train_codec", "view_of"]

@@ -9,9 +9,6 @@ built at installation for one torch version.
 import ctypes
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,17 +20,6 @@ from dithc.memory.pool import SMALLEST_BYTES, Held, Pool
 from dithc.native import loading
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocatorCounters:
-    """Process-wide counters: requests served by pools, requests rejected by all pools, and live bytes."""
-
-    num_served: int
-    served_bytes: int
-    num_refused: int
-    refused_bytes: int
-    live_bytes: int
 
 
 class _Mode(threading.local):
@@ -58,9 +44,7 @@ def reason() -> str:
 
 
 def enter(pool: Pool) -> Pool | None:
-    """Allocate this thread's tensors from `pool`.
-
-    Returns the previous pool, for `leave`.
+    """Allocate this thread's tensors from `pool`, and return the previous pool, for `leave`.
 
     A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
@@ -83,45 +67,8 @@ def leave(before: Pool | None = None) -> None:
         enter(before)
 
 
-@contextmanager
-def serving(pool: Pool) -> Iterator[None]:
-    """Allocate this thread's tensors from `pool` in the block; modes may be nested."""
-    before = enter(pool)
-    try:
-        yield
-    finally:
-        leave(before)
-
-
-def is_on() -> bool:
-    """Return whether this thread's tensors come from a pool.
-
-    Always False in a forked child.
-    """
-    library = load().library
-    return library is not None and library.dithc_allocator_pool() is not None
-
-
-def counters() -> AllocatorCounters:
-    """Return the counters; zeros without the extension."""
-    numbers = (ctypes.c_int64 * 5)()
-    library = load().library
-    if library is not None:
-        library.dithc_allocator_counters(numbers)
-    return AllocatorCounters(
-        num_served=numbers[0],
-        served_bytes=numbers[1],
-        num_refused=numbers[2],
-        refused_bytes=numbers[3],
-        live_bytes=numbers[4],
-    )
-
-
 def load() -> loading.Loading:
-    """Load the extension once and install it before torch's allocator.
-
-    Logs if it is missing.
-    """
+    """Load the extension once and install it before torch's allocator; log if it is missing."""
     with _installation:
         return _load()
 

@@ -38,7 +38,7 @@ class Mapped(Protocol):
     """Tier interface required by copies."""
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Return address and bytes of a file's mapping, and its descriptor; None for memory."""
+        """Return address, bytes and descriptor of a file's mapping; None for memory."""
 
 
 class Ticket:
@@ -54,24 +54,15 @@ class Ticket:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyCounters:
-    """Sums since the creation of the engine.
-
-    Attributes:
-        loaded_bytes, offloaded_bytes: bytes copied by each stream.
-        blocking_bytes: bytes copied by the compute team: `now`, and help by waiting callers.
-        queued_bytes: bytes of copies that have not begun.
-        stall_seconds: time of callers in `wait`, `drain`, `advance` and `now`.
-        busy_seconds: copy time of each stream.
-        failed: failed or canceled copies.
-    """
+    """Sums since the creation of the engine."""
 
     loaded_bytes: int
     offloaded_bytes: int
-    blocking_bytes: int
-    queued_bytes: int
-    stall_seconds: float
+    blocking_bytes: int  # copied by the compute team: `now`, and help by waiting callers
+    queued_bytes: int  # of copies that have not begun
+    stall_seconds: float  # time of callers in `wait`, `drain` and `now`
     busy_seconds: dict[Stream, float]
-    failed: int
+    failed: int  # failed or canceled copies
 
 
 class Copies:
@@ -83,38 +74,26 @@ class Copies:
         *,
         load_core: int | None = None,
         offload_core: int | None = None,
-        by: Literal["threads", "team"] = "threads",
     ) -> None:
-        """Start the threads.
+        """Start a C thread per stream.
 
         Args:
             tiers: tiers that may be files, copied by pread and pwrite; None for no files.
             load_core, offload_core: core (index into `Machine.cores`) for each stream's thread; None for any.
-            by: "threads": one C thread per stream. "team": no threads; the compute team copies inside `wait`, `drain` and
-                `advance`, and blocks computing.
 
         Raises:
-            UserError: the C library or the core does not exist.
+            UserError: the C library or the core does not exist, or the system rejects the threads.
         """
         mappings = (tier.mapping() for tier in tiers or ())
         self._files = tuple(mapping for mapping in mappings if mapping is not None)
-        self._engine = _Engine(by=by, cores=(load_core, offload_core))
+        self._engine = _Engine(cores=(load_core, offload_core))
         # also runs before the interpreter exits and frees the memory
         self._end = weakref.finalize(self, self._engine.close)
 
-    @property
-    def by(self) -> Literal["threads", "team"]:
-        """Copy method; "team" also if the system rejected the threads."""
-        return self._engine.by
-
-    def submit(self, target: Tensor, source: Tensor, *, stream: Stream, priority: int = 0) -> Ticket:
-        """Queue a copy and return immediately.
+    def submit(self, target: Tensor, source: Tensor, *, stream: Stream) -> Ticket:
+        """Queue a copy between contiguous CPU tensors of one dtype and size, and return immediately.
 
         Both tensors are kept until `retire`, `wait` or `drain`.
-
-        Args:
-            target, source: contiguous CPU tensors of one dtype and size; without overlap.
-            priority: higher values first, even during a copy; equal values in order of submission.
 
         Raises:
             ValueError: the tensors do not match.
@@ -124,9 +103,7 @@ class Copies:
         ticket = Ticket(target.nbytes, stream)
         self._engine.kept[ticket] = (target, source)
         try:
-            self._engine.call(
-                "submit", ctypes.byref(request), STREAMS.index(stream), priority, ctypes.byref(ticket._state)
-            )
+            self._engine.call("submit", ctypes.byref(request), STREAMS.index(stream), 0, ctypes.byref(ticket._state))
         except BaseException:
             self._engine.kept.pop(ticket, None)
             raise
@@ -148,20 +125,8 @@ class Copies:
         self._engine.kept.pop(ticket, None)
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
-    def advance(self, num_bytes: int) -> int:
-        """Copy up to `num_bytes` of the queue with the compute team.
-
-        Copies in order of urgency and returns the bytes copied.
-        """
-        done = ctypes.c_int64()
-        self._engine.call("advance", native.context(), num_bytes, ctypes.byref(done))
-        return done.value
-
     def now(self, target: Tensor, source: Tensor) -> None:
-        """Copy immediately with the compute team, ahead of the queue.
-
-        Raises like `submit` and `wait`.
-        """
+        """Copy immediately with the compute team, ahead of the queue; raises like `submit` and `wait`."""
         request, error = self._request(target, source), ctypes.c_int()
         self._engine.call("now", native.context(), ctypes.byref(request), ctypes.byref(error))
         _raise(error.value, f"copy of {target.nbytes} bytes")
@@ -174,10 +139,7 @@ class Copies:
                 log.warning("%s of %d bytes failed: %s", ticket.stream, ticket.num_bytes, os.strerror(error))
 
     def drain(self) -> None:
-        """Wait for all copies and drop their tensors.
-
-        Failures are logged, and raised by `wait`.
-        """
+        """Wait for all copies and drop their tensors; failures are logged, and raised by `wait`."""
         while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
@@ -202,12 +164,7 @@ class Copies:
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
-        """Inject faults for tests into each part of a copy (up to 4 MB).
-
-        A part sleeps first, and fails after `after_bytes` more bytes.
-
-        `error` is the errno (0: never). Setting `delay_seconds` also ends a longer sleep.
-        """
+        """Inject faults for tests: each part of a copy (up to 4 MB) sleeps, and fails with `error` after `after_bytes`."""
         self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
 
     def _request(self, target: Tensor, source: Tensor) -> signatures.CopyRequest:
@@ -227,9 +184,8 @@ class Copies:
 class _Engine:
     """An hc_copies handle and the tensors in use, freed with the last reference."""
 
-    def __init__(self, *, by: Literal["threads", "team"], cores: tuple[int | None, int | None]) -> None:
+    def __init__(self, *, cores: tuple[int | None, int | None]) -> None:
         self.kept: dict[Ticket, tuple[Tensor, Tensor]] = {}
-        self.by = by
         self._process = os.getpid()
         self._is_closed = self._has_ended = False
         self._library: Any = native.library()
@@ -241,14 +197,8 @@ class _Engine:
         self._handle = self._start(_cpus(cores))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Return the status of hc_copies_<name>.
-
-        Raises RuntimeError if the engine is closed or belongs to another process.
-        """
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "copies between memory tiers: this process was forked from the owner of the copy threads"
-            )
+        """Return the status of hc_copies_<name>; RuntimeError if the engine is closed."""
+        self._check_process()
         if self._is_closed and name != "counters":
             raise RuntimeError("copies between memory tiers: closed")
         status: int = getattr(self._library, f"hc_copies_{name}")(self._handle, *arguments)
@@ -256,12 +206,15 @@ class _Engine:
 
     def state(self, ticket: Ticket) -> int:
         """Return PENDING, 0 (target is valid) or an errno."""
+        self._check_process()
+        state: int = self._library.hc_copies_state(ctypes.byref(ticket._state))
+        return state
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "copies between memory tiers: this process was forked from the owner of the copy threads"
             )
-        state: int = self._library.hc_copies_state(ctypes.byref(ticket._state))
-        return state
 
     def close(self) -> None:
         """End the threads; if the disk blocks them, their memory is leaked."""
@@ -280,32 +233,20 @@ class _Engine:
             self._library.hc_copies_destroy(self._handle)
 
     def _start(self, cpus: tuple[int, int]) -> ctypes.c_void_p:
-        attempts = [(self.by, cpus)]
-        if self.by == "threads":
-            attempts += [(self.by, (-1, -1))] if cpus != (-1, -1) else []
-            attempts.append(("team", (-1, -1)))
-        elif cpus != (-1, -1):
-            log.warning("copies: the compute team copies, so CPUs %s reserved for copies are idle", cpus)
-        for by, places in attempts:
-            handle = ctypes.c_void_p()
+        """Start the threads on CPUs (-1: any), or on any CPU if the system rejects these."""
+        for places in dict.fromkeys((cpus, (-1, -1))):
+            handle, numbers = ctypes.c_void_p(), (ctypes.c_int * 2)(*places)
             try:
-                self._library.hc_copies_create(
-                    native.context(), by == "threads", (ctypes.c_int * 2)(*places), ctypes.byref(handle)
-                )
+                self._library.hc_copies_create(native.context(), True, numbers, ctypes.byref(handle))
             except ValueError as error:
                 log.warning("copies: no threads on CPUs %s: %s", places, error)
-                continue
-            self.by = by
-            log.info("copies: %s", _describe(by, places))
-            return handle
-        raise AssertionError("creation without threads cannot fail")
-
-
-def _describe(by: str, cpus: tuple[int, int]) -> str:
-    if by == "team":
-        return "by the compute team while it waits"
-    places = (f"{name} {'anywhere' if cpu < 0 else f'on CPU {cpu}'}" for name, cpu in zip(STREAMS, cpus, strict=True))
-    return f"one thread each: {', '.join(places)}"
+            else:
+                log.info("copies: one thread each for %s, on CPUs %s (-1: any)", " and ".join(STREAMS), places)
+                return handle
+        raise problem(
+            "copies between memory tiers", got="no threads, see the warnings", expected="two threads for copies",
+            fix="raise the limit of processes (ulimit -u), or train without memory tiers",
+        )  # fmt: skip
 
 
 def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
@@ -332,8 +273,7 @@ def _check(target: Tensor, source: Tensor) -> None:
         )
     if not (target.is_contiguous() and source.is_contiguous() and target.is_cpu and source.is_cpu):
         raise ValueError("copy: both tensors must be contiguous and on the CPU")
-    distance = abs(target.data_ptr() - source.data_ptr())
-    if distance < target.nbytes:
+    if abs(target.data_ptr() - source.data_ptr()) < target.nbytes:
         raise ValueError("copy: the two tensors overlap")
 
 

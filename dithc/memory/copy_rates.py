@@ -35,10 +35,7 @@ class FileRates(NamedTuple):
 
 @cache
 def into_memory(nodes: tuple[int, ...]) -> float:
-    """Return bytes per second of the fastest single-thread copy into new memory.
-
-    The memory is on `nodes` and outside of tiers.
-    """
+    """Return bytes per second of the fastest single-thread copy into new memory on `nodes`, outside of tiers."""
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
     if native.library() is None:
@@ -80,7 +77,7 @@ def _stream_seconds(target: torch.Tensor, source: torch.Tensor) -> list[float]:
     for _ in range(ROUNDS):
         before = copies.counters().busy_seconds["load"]
         ticket = copies.submit(target, source, stream="load")
-        while copies.by == "threads" and not copies.is_done(ticket):
+        while not copies.is_done(ticket):
             sleep(LOOK_SECONDS)
         copies.wait(ticket)
         seconds.append(copies.counters().busy_seconds["load"] - before)

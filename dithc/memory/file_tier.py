@@ -15,11 +15,7 @@ FIX = "choose another folder for the file tier, or make the file smaller"
 
 
 def create(folder: Path, size_bytes: int) -> int:
-    """Return a descriptor of a new unnamed file in `folder` with all blocks reserved.
-
-    Raises:
-        UserError: the folder is missing, cannot be written, or has too little space.
-    """
+    """Return a descriptor of a new unnamed file in `folder`, all blocks reserved; UserError if that is impossible."""
     what = f"file tier in {folder}"
     if not folder.is_dir():
         got = "not a folder" if folder.exists() else "no such folder"
@@ -67,11 +63,11 @@ def _nameless(folder: Path) -> int:
     return descriptor
 
 
-def _is_memory(folder: Path, *, mounts: Path = Path("/proc/self/mounts")) -> bool:
+def _is_memory(folder: Path) -> bool:
     """Return whether the mount that contains a folder is a tmpfs or ramfs."""
     whole, kind, longest = folder.resolve(), "", -1
     try:
-        lines = mounts.read_text().splitlines()
+        lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
         return False
     for line in lines:

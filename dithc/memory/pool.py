@@ -10,6 +10,7 @@ import resource
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,36 +36,20 @@ _SHAPES = tuple(ctypes.c_int64 * rank for rank in range(9))
 
 @dataclass(frozen=True)
 class Counters:
-    """State and history of a pool.
+    """State and history of a pool."""
 
-    Attributes:
-        used_bytes: bytes of blocks in use, each rounded up to 4,096.
-        idle_bytes: bytes backed by the system, outside of blocks.
-        peak_bytes: peak use since `start_peak`.
-        hits: blocks served from idle memory only.
-        misses: blocks that required system memory.
-        backed_bytes: used and idle bytes, limited by `budget_bytes`.
-        peak_backed_bytes: all-time peak of `backed_bytes`: the evidence that the budget was kept.
-        budget_bytes: limit; None without a budget.
-        spills, spilled_bytes: requests beyond the budget, passed to the pool below or rejected.
-        largest_free_bytes: longest run of idle memory.
-    """
-
-    used_bytes: int = 0
-    idle_bytes: int = 0
-    peak_bytes: int = 0
-    hits: int = 0
-    misses: int = 0
-    backed_bytes: int = 0
-    peak_backed_bytes: int = 0
+    used_bytes: int = 0  # of blocks in use, each rounded up to 4,096
+    idle_bytes: int = 0  # backed by the system, outside of blocks
+    peak_bytes: int = 0  # peak use since `start_peak`
+    hits: int = 0  # blocks served from idle memory only
+    misses: int = 0  # blocks that required system memory
+    backed_bytes: int = 0  # used and idle bytes, limited by `budget_bytes`
+    peak_backed_bytes: int = 0  # all-time peak of `backed_bytes`: the evidence that the budget was kept
     budget_bytes: int | None = None
-    spills: int = 0
+    spills: int = 0  # requests beyond the budget, passed to the pool below or rejected
     spilled_bytes: int = 0
-    largest_free_bytes: int = 0
+    largest_free_bytes: int = 0  # longest run of idle memory
     num_blocks: int = 0
-
-
-_NAMES = tuple(field.name for field in fields(Counters))
 
 
 class Held:
@@ -101,7 +86,7 @@ class Pool:
             ValueError: a file or reserved pages of less than 2 MiB.
         """
         self.next = next
-        self._library = native.library()
+        self._library: Any = native.library()
         self._pool = ctypes.c_void_p()
         self.held: Held | None = None
         self.range = (0, 0)
@@ -169,18 +154,21 @@ class Pool:
         """Bytes between use and budget, possibly fragmented; None without a budget."""
         if self._library is None:
             return None
-        state = signatures.PoolState()
-        self._library.hc_pool_counters(self._pool, ctypes.byref(state))
+        state = self._state()
         return None if state.budget_bytes < 0 else max(0, state.budget_bytes - state.used_bytes)
 
     def counters(self) -> Counters:
         """Return the counters; zeros without the library."""
         if self._library is None:
             return Counters()
+        state = self._state()
+        numbers = {field.name: getattr(state, field.name) for field in fields(Counters)}
+        return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
+
+    def _state(self) -> signatures.PoolState:
         state = signatures.PoolState()
         self._library.hc_pool_counters(self._pool, ctypes.byref(state))
-        numbers = {name: getattr(state, name) for name in _NAMES}
-        return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
+        return state
 
     def start_peak(self) -> None:
         """Restart `peak_bytes` at the current use."""
@@ -193,10 +181,7 @@ class Pool:
             self._library.hc_pool_trim(self._pool)
 
     def close(self) -> None:
-        """Stop serving: new tensors come from torch's allocator.
-
-        Existing tensors stay valid.
-        """
+        """Stop serving: new tensors come from torch's allocator, and existing tensors stay valid."""
         if self._library is not None:
             self._library.hc_pool_close(self._pool)  # for threads that still use it in their mode
             self._library, self._pool, self.held = None, ctypes.c_void_p(), None

@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from dithc.hardware import Machine
-from dithc.log import UserError, problem
+from dithc.log import problem
 
 GIB = 1 << 30
 # Types of memory of a machine, fastest first.
 FASTEST_FIRST = ("on-package", "ddr", "expander")
-# Share of on-package memory for the tier; the system requires the rest, for example for page tables.
-USABLE_NUMERATOR, USABLE_DENOMINATOR = 15, 16
-# Share of ordinary memory above another tier; the rest is for memory outside of tiers (Python, libraries, small
-# outputs, page cache).
-ORDINARY_NUMERATOR, ORDINARY_DENOMINATOR = 3, 4
+# Share of each type of memory for its tier, as numerator and denominator. On-package memory leaves the rest to the
+# system, for example for page tables; ordinary memory also to memory outside of tiers (Python, libraries, small outputs,
+# page cache).
+USABLE_ON_PACKAGE, USABLE = (15, 16), (3, 4)
 
 TierKind = Literal["on-package", "ddr", "file"]
 PageKind = Literal["hugetlb", "transparent", "none", "file"]
@@ -46,28 +45,19 @@ def specs_of(
     file_bytes: int | None = None,
     ranks: int = 1,
 ) -> list[TierSpec]:
-    """Return the tiers of one of `ranks` processes that share a machine's memory evenly.
+    """Return the tiers of one of `ranks` processes that share a machine's memory evenly; a pure function.
 
-    Pure function. Every tier except the last has a budget. With a budget and a single type of memory, the excess goes
-    to the file; without a file, to the same memory without a budget.
+    Every tier except the last has a budget. With a budget and a single type of memory, the excess goes to the file;
+    without a file, to the same memory without a budget.
 
     Args:
         machine: discovered memory tiers, and the limit of its control group.
         fast_budget_bytes: hard budget of this process in the fastest tier; None for its share.
         file_folder, file_bytes: location and size of this process's file tier; None for no file.
-        ranks: processes that share the memory.
 
     Raises:
-        UserError: only one of folder and size; a budget beyond the tier; or a file below memory of unknown size without
-            a budget.
+        UserError: a budget beyond the tier, or a file below memory of unknown size without a budget.
     """
-    if (file_folder is None) != (file_bytes is None):
-        raise problem(
-            "file tier of memory",
-            got=f"folder {file_folder}, size {file_bytes}",
-            expected="both, or neither",
-            fix="set the missing value, or remove the other",
-        )
     found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
     bind = len({tier.kind for tier in found}) > 1
     limit = machine.limits.memory_limit_bytes
@@ -77,8 +67,14 @@ def specs_of(
     if file_folder is not None:
         specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=file_folder))
     if fast_budget_bytes is not None:
-        if found and fast_budget_bytes > found[0].memory_bytes // ranks:
-            raise _too_large(fast_budget_bytes, found[0].kind, found[0].memory_bytes, ranks)
+        if found and fast_budget_bytes > (most := found[0].memory_bytes // ranks):
+            whole = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
+            raise problem(
+                "budget of the fastest memory",
+                got=f"{fast_budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
+                expected=f"at most {most / GIB:.2f} GiB: {whole}",
+                fix="lower fast_budget_gib",
+            )
         specs += specs if len(specs) == 1 else []
         specs[0] = replace(specs[0], name=f"budgeted {specs[0].name}", budget_bytes=fast_budget_bytes)
     if specs[-1].kind == "ddr":
@@ -95,20 +91,9 @@ def specs_of(
 
 def _spec(kind: str, nodes: tuple[int, ...], memory_bytes: int) -> TierSpec:
     """Return a memory tier of the machine. Without a budget, the system would silently use other memory."""
-    if kind == "on-package":
-        budget = memory_bytes * USABLE_NUMERATOR // USABLE_DENOMINATOR
-        return TierSpec(name=kind, kind="on-package", budget_bytes=budget, nodes=nodes)
-    budget = memory_bytes * ORDINARY_NUMERATOR // ORDINARY_DENOMINATOR
-    return TierSpec(name=kind, kind="ddr", budget_bytes=budget, nodes=nodes)
-
-
-def _too_large(budget_bytes: int, kind: str, memory_bytes: int, ranks: int) -> UserError:
-    return problem(
-        "budget of the fastest memory",
-        got=f"{budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
-        expected=f"at most {memory_bytes // ranks / GIB:.2f} GiB: the node has {memory_bytes / GIB:.2f} GiB of {kind} memory",
-        fix="lower fast_budget_gib",
-    )
+    usable, of = USABLE_ON_PACKAGE if kind == "on-package" else USABLE
+    tier: TierKind = "on-package" if kind == "on-package" else "ddr"
+    return TierSpec(name=kind, kind=tier, budget_bytes=memory_bytes * usable // of, nodes=nodes)
 
 
 def describe(spec: TierSpec) -> str:

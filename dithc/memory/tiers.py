@@ -56,11 +56,7 @@ class Tier:
         self._file_rates = copy_rates.of_file(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized contiguous tensor, here or below (a counted spill).
-
-        Raises:
-            MemoryError: all tiers are full.
-        """
+        """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all are full."""
         with torch.inference_mode(False):  # tensors in a tier are reused in later steps outside of inference mode
             return self.pool.empty(shape, dtype, floor_bytes=0)
 
@@ -73,10 +69,7 @@ class Tier:
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
-        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite.
-
-        Returns None without an open file.
-        """
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None without an open file."""
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
@@ -128,9 +121,7 @@ class Tiers(Sequence[Tier]):
     def __init__(self, specs: Sequence[TierSpec]) -> None:
         """Create the tiers, the last first, and measure copy rates if there are several.
 
-        Raises:
-            UserError: a file's folder is missing, read-only or too small; an invalid specification; or a budget without
-                the C library.
+        Raises UserError for an unsuitable folder of a file, an invalid specification, or a budget without the C library.
         """
         _check(specs)
         made: list[Tier] = []
@@ -186,10 +177,7 @@ class Tiers(Sequence[Tier]):
         self._before = None
 
     def close(self) -> None:
-        """Close the tiers and log the bytes still in use.
-
-        Tensors stay valid, and the last one frees the memory.
-        """
+        """Close the tiers and log the bytes still in use; the last tensor frees the memory."""
         self.release()
         for tier in self._tiers:
             if used := tier.counters().used_bytes:

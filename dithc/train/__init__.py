@@ -18,9 +18,8 @@ also serve other modules and custom loops::
                 if not checkpoints.after(step):
                     break
 
-Order (`run/compose.py`): inputs and store -> finished? -> memory tiers -> lease -> stop requests -> latents and batches
--> model (seeded, then earlier weights) -> AutoMem -> strategy -> optimizer -> average -> newest checkpoint -> loop ->
-manifest.
+Order (`run/`): inputs and store -> finished? -> memory tiers -> lease -> stop requests -> latents and batches -> model
+(seeded, then earlier weights) -> AutoMem -> strategy -> optimizer -> average -> newest checkpoint -> loop -> manifest.
 
 Invariants:
 
@@ -38,11 +37,11 @@ numbers: regenerate it only if the mathematics change.
 """
 
 from dithc.train.checkpoints import export
-from dithc.train.job import Job
+from dithc.train.job import Job, Paths
 from dithc.train.optimizer import Optimizer
 from dithc.train.own_loop import Checkpoints
 from dithc.train.rehearse import Rehearsal, rehearse
 from dithc.train.run import train
 from dithc.train.strategies import Strategy
 
-__all__ = ["Checkpoints", "Job", "Optimizer", "Rehearsal", "Strategy", "export", "rehearse", "train"]
+__all__ = ["Checkpoints", "Job", "Optimizer", "Paths", "Rehearsal", "Strategy", "export", "rehearse", "train"]

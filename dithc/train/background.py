@@ -21,10 +21,7 @@ class Cancelled(Exception):
 
 
 class Background(threading.Thread):
-    """Background work in a separate thread, or in the calling thread by `work()`.
-
-    `seconds` is the duration minus the time in which other threads used the core.
-    """
+    """Work in a separate thread, or in the calling one by `work()`; `seconds` excludes waits for the core."""
 
     def __init__(self, function: Callable[["Background"], Any], *, name: str) -> None:
         """Prepare the work; `function` receives this object and calls its `check` regularly."""
@@ -37,8 +34,7 @@ class Background(threading.Thread):
     def run(self) -> None:
         """Lower the priority, then work.
 
-        The idle scheduling class yields immediately. The lowest nice value alone delays a compute thread by
-        milliseconds.
+        The idle scheduling class yields immediately. The lowest nice value alone delays a compute thread by milliseconds.
         """
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         with suppress(OSError):  # a container may reject the call
@@ -74,10 +70,7 @@ class Background(threading.Thread):
 
 
 def free_cores() -> list[tuple[int, ...]]:
-    """Return the logical CPUs of each allowed core without compute threads.
-
-    They are free for data movement (`dithc.native`).
-    """
+    """Return the logical CPUs of each allowed core without compute threads, for data movement (`dithc.native`)."""
     machine = discover()
     allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}

@@ -58,11 +58,6 @@ class Matrix:
         """Rows of the matrix in the weight."""
         return slice(self.number * self.rows, (self.number + 1) * self.rows)
 
-    @property
-    def weight_shape(self) -> tuple[int, int]:
-        """Shape of the complete weight."""
-        return self.count * self.rows, self.columns
-
 
 @dataclass(frozen=True)
 class Part:
@@ -111,10 +106,7 @@ class Holding:
         return {rank: part for rank, part in found if part is not None}
 
     def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
-        """Return the ranks whose parts form the matrix at its owner.
-
-        Returns only the owner if it has all elements.
-        """
+        """Return the ranks whose parts form the matrix at its owner. Returns only the owner if it has all elements."""
         whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
         if owner in parts and parts[owner].count == whole[parts[owner].dim]:
             return [owner]
@@ -134,10 +126,7 @@ def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
 
 
 def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
-    """Assign each matrix to the least loaded rank, the most expensive first.
-
-    Returns them in processing order.
-    """
+    """Assign each matrix to the least loaded rank, the most expensive first. Returns them in processing order."""
     costs, owners = [0] * ranks, dict[Matrix, int]()
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         owners[matrix] = costs.index(min(costs))

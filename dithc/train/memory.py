@@ -6,7 +6,6 @@ Only this module decides whether memory is managed. Other modules query `Trainin
 import json
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
@@ -35,14 +34,7 @@ class TrainingMemory:
     """Memory of one rank of a run, a context manager; `tiers` (fastest first) is None if memory is not managed."""
 
     def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
-        """Open the tiers and reserve file space.
-
-        Args:
-            settings: section `machine.memory`; None for unmanaged memory.
-
-        Raises:
-            UserError: a folder is missing, read-only or too small, or `automem: on` has one tier only.
-        """
+        """Open the tiers of `machine.memory`; UserError for a bad folder, or for `automem: on` with one tier."""
         self._settings = settings or training.Memory(automem="off")
         self._manager: Manager | None = None
         self._strategy: Strategy | None = None
@@ -59,9 +51,7 @@ class TrainingMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -101,19 +91,13 @@ class TrainingMemory:
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: State, *, store: Store | None = None) -> None:
-        """Move the state by the plan once it exists, and store the plan (first rank).
-
-        `state` must be allocated with `home`, by a settled strategy.
-        """
+        """Move a state that `home` allocated by the plan once it exists, and store the plan (first rank)."""
         self._state, self._store = state, store
         if self._manager is not None and self._strategy is not None:
             self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
-        """Begin a step: two recorded steps, then a plan for later steps.
-
-        Requires that no gradients are held.
-        """
+        """Begin a step without held gradients: two recorded steps, then a plan for later steps."""
         if self._manager is None:
             return
         is_new = self._manager.plan is None
@@ -122,10 +106,7 @@ class TrainingMemory:
             self._take_up(self._manager)
 
     def metrics(self) -> dict[str, float]:
-        """Return the memory metrics of this step, named as in `MEMORY`.
-
-        They are moved bytes, seconds of waiting for copies, spills, and the peak of fast memory.
-        """
+        """Return the memory metrics of this step, named as in `MEMORY`; empty if memory is not managed."""
         if self._manager is None or self.tiers is None:
             return {}
         counted = self._manager.counters()
@@ -186,11 +167,7 @@ class TrainingMemory:
 
 
 def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
-    """Return the tiers to manage, and log the choice; empty if there is only one.
-
-    Raises:
-        UserError: `automem: on` with one tier.
-    """
+    """Return the tiers to manage, and log the choice; with one tier empty, or UserError for `automem: on`."""
     named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:

@@ -2,16 +2,14 @@
 
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from dithc.comm import Group
-from dithc.config import training
 from dithc.log import logger, problem
 from dithc.runs import Store
 from dithc.tensors import TensorFile
@@ -56,10 +54,7 @@ class Checkpoints:
         *,
         every: int = 100,
         keep_last: int = 2,
-        keep_every: Collection[int] = (),
         facts: Mapping[str, Any] | None = None,
-        walltime_minutes: float | None = None,
-        path: training.CheckpointPath = "async",
     ) -> None:
         """Prepare; the folder is read at the start of the block.
 
@@ -68,16 +63,13 @@ class Checkpoints:
             optimizer: optimizer of a settled strategy.
             every: steps between checkpoints; the last step is saved too.
             keep_last: number of newest checkpoints to keep.
-            keep_every: multiples of these steps to keep too.
             facts: JSON values that must be equal on resume: seed, batch, learning rate.
-            walltime_minutes: limit of this process; None for the limit of `dithc launch`.
-            path: whether training continues during a write.
 
         Raises:
             UserError: a number is below 1, or the strategy is for ranks outside of the group.
         """
-        if min(every, keep_last, *keep_every, 1) < 1:
-            got = f"every {every}, keep_last {keep_last}, keep_every {list(keep_every)}"
+        if min(every, keep_last) < 1:
+            got = f"every {every}, keep_last {keep_last}"
             raise problem("settings of checkpoints", got=got, expected="1 or more", fix="correct the numbers")
         self._group, self._store, self._every = group, Store(Path(folder)), every
         strategy = optimizer.strategy
@@ -100,8 +92,7 @@ class Checkpoints:
                 fix="exclude the buffer (`register_buffer(..., persistent=False)`), or split it into supported types",
             )
         self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
-        self._stop, self._pace = Stop(walltime_minutes=walltime_minutes), Pace()
-        self._keep: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every, "path": path}
+        self._stop, self._pace, self._keep_last = Stop(), Pace(), keep_last
         self._stack = ExitStack()
         self._has_moved = False
         # in the form that a checkpoint returns
@@ -113,12 +104,7 @@ class Checkpoints:
         return self._state.step
 
     def __enter__(self) -> Self:
-        """Load the newest intact checkpoint.
-
-        Raises:
-            Lease.Held: another process trains into this folder.
-            UserError: the newest checkpoints are damaged, or belong to another run.
-        """
+        """Load the newest intact checkpoint; Lease.Held if another process trains into this folder, or UserError."""
         with ExitStack() as stack:
             lease = leased(self._store, self._group, stack)
             stack.enter_context(self._stop)
@@ -129,8 +115,12 @@ class Checkpoints:
                 "threads": torch.get_num_threads(),
                 FACTS: self.facts,
             }
-            self._saver = Saver(self._store, lease=lease, group=self._group, said=said, pace=self._pace, **self._keep)
-            self._take_up(said)
+            self._saver = Saver(
+                self._store, lease=lease, group=self._group, said=said, pace=self._pace, keep_last=self._keep_last
+            )
+            if lease is not None:
+                self._store.sweep()
+            self._saver.resume(self._state, same=(FACTS,))
             self._stack = stack.pop_all()
         self._begun = time.monotonic()
         return self
@@ -159,9 +149,7 @@ class Checkpoints:
         self.status = STOPPED
         return False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Save the last step, unless the block failed, and wait for the write."""
         with self._stack:
             if error is not None:
@@ -171,16 +159,3 @@ class Checkpoints:
                 self._saver.save(self._state)
             self._saver.finish()
             self._group.barrier()
-
-    def _take_up(self, said: dict[str, Any]) -> None:
-        found: Store.Checkpoint | None = None
-        if self._group.rank == 0:
-            self._store.sweep()
-            found = self._store.newest()
-        found = self._group.broadcast_object(found)
-        if found is None:
-            log.info(f"no checkpoint in {self._store.folder}: starting at step 0")
-            return
-        self._state.take_up(found, said=said, same=(FACTS,))
-        self._saver.last = self.step
-        log.info(f"continuing from step {self.step} in {found.folder}")

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from dithc import hcops
 from dithc.comm import Group, traffic
-from dithc.config import training
+from dithc.config import Machine, training
 from dithc.diffusion import Schedule
+from dithc.latents import Batch
 from dithc.log import problem
 from dithc.pages import peak_rss_bytes
 from dithc.train.memory import MEMORY, TrainingMemory
@@ -33,22 +34,14 @@ EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "byt
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """Settings of a rehearsal.
+    """Settings of a rehearsal, named as in the configuration.
 
-    Attributes:
-        model: preset and overrides, as in a run's settings.
-        batch: images per step over all ranks.
-        strategy, sharding, gradients, memory: as in the configuration.
-        operators: default: the operators of training. torch: PyTorch for all operators, including AdamW and average. products:
-            PyTorch except for matrix products of linear layers with fused bias, GELU or gate.
-        recompute: whether blocks are recomputed in the backward pass.
-        warmup: untimed steps; 2 for valid times, because memory is first touched, then reused.
-        steps: timed steps.
-        pairs: further timed steps, each paired with a step without communication. Weights then differ between ranks.
+    Operators: default, those of training; torch, PyTorch for all operators, including AdamW and average; products,
+    PyTorch except for matrix products of linear layers with fused bias, GELU or gate.
     """
 
-    model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})
-    batch: int = 8
+    model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})  # preset and overrides
+    batch: int = 8  # images per step over all ranks
     dtype: str = "fp32"
     strategy: training.StrategyName = "cftp"
     sharding: training.Sharding = "none"
@@ -56,18 +49,10 @@ class Rehearsal:
     operators: Operators = "default"
     recompute: Literal["none", "block"] = "none"
     memory: training.Memory = field(default_factory=training.Memory)
-    warmup: int = 2
-    steps: int = 3
+    warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
+    steps: int = 3  # timed steps
     seed: int = 0
-    pairs: int = 0
-
-
-@dataclass(frozen=True)
-class _Images:
-    x: Tensor
-    y: Tensor
-    t: Tensor
-    noise: Tensor
+    pairs: int = 0  # further timed steps, each with one without communication, so that weights differ between ranks
 
 
 class _RandomSource:
@@ -77,10 +62,10 @@ class _RandomSource:
         self._seed = seed
         self._num_steps = len(Schedule.linear())
 
-    def batch(self, step: int, part: slice) -> _Images:
+    def batch(self, step: int, part: slice) -> Batch:
         """Draw only images `part` of a step's batch."""
         images = [self._image(step, place) for place in range(part.start, part.stop)]
-        return _Images(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
+        return Batch(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
 
     def _image(self, step: int, place: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + place)
@@ -216,18 +201,11 @@ def _trainer(settings: Rehearsal, group: Group) -> Trainer:
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
         | {"recompute": settings.recompute}
     )
+    machine = Machine(strategy=settings.strategy, gradients=settings.gradients, sharding=settings.sharding)
     layout = layout_on(group, settings.strategy)
     model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
-    trainer, state = trainer_of(
-        run,
-        group,
-        _RandomSource(seed=settings.seed),
-        model=model,
-        layout=layout,
-        memory=memory,
-        gradients=settings.gradients,
-        sharding=settings.sharding,
-    )
+    source = _RandomSource(seed=settings.seed)
+    trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
     memory.follow(state)
     return trainer

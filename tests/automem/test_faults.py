@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from dithc.automem import AutoMem
-from dithc.log import UserError
 from dithc.memory import Copies, Tiers, TierSpec
 from dithc.model import DiT
 from tests.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
@@ -75,14 +74,11 @@ def assert_right(model: nn.Module, *, seed: int = 2) -> None:
     model.zero_grad()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
 @pytest.mark.parametrize("file", [False, True])
 @pytest.mark.slow
-def test_copies_that_fail_are_errors_and_the_next_pass_is_right(
-    make_tiers: Callable[..., Tiers], by: str, file: bool
-) -> None:
+def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Callable[..., Tiers], file: bool) -> None:
     tiers = make_tiers(50, file=file)
-    copies = Copies(tiers, by=by)  # type: ignore[arg-type]
+    copies = Copies(tiers)
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
     assert_right(model)
     assert_moved(model)
@@ -116,20 +112,6 @@ def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Calla
     copies.close()
 
 
-def test_slow_copies_only_take_time(make_tiers: Callable[..., Tiers]) -> None:
-    tiers = make_tiers(50, file=True)
-    copies = Copies(tiers)
-    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=True)))
-    copies.inject(delay_seconds=0.004)
-    assert_right(model)
-    assert_moved(model)
-    assert copies.counters().stall_seconds > 0
-    copies.inject()
-    del model
-    gc.collect()
-    copies.close()
-
-
 def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
     fast = TierSpec(name="fast", kind="ddr", budget_bytes=16 * MIB)
     tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=16 * MIB, folder=tmp_path)])
@@ -157,17 +139,6 @@ def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
         patch.setattr(slow, "empty", refuse)
         assert_right(model)
     assert managed(model).counters().offloaded_bytes == before > 0
-
-
-def test_folder_that_cannot_be_used_is_an_error_before_work(tmp_path: Path) -> None:
-    for folder in (tmp_path / "missing", Path("/proc")):
-        with pytest.raises(UserError, match="file tier"):
-            Tiers(
-                [
-                    TierSpec(name="fast", kind="ddr", budget_bytes=MIB),
-                    TierSpec(name="file", kind="file", budget_bytes=MIB, folder=folder),
-                ]
-            )
 
 
 class Boom(Exception):

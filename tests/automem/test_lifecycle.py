@@ -5,28 +5,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 
-from dithc.automem import AutoMem, manager
-from dithc.automem.manager import Manager
+from dithc.automem import AutoMem
 from dithc.memory import Copies, Tiers, allocator
-from tests.automem.managed import dit, loss_of, train, unmanaged
-from tests.automem.test_faults import Boom, FailBackward
+from tests.automem.managed import dit, loss_of, managed, train, unmanaged
+from tests.automem.test_faults import fail_backward
+from tests.memory import modes
 
 LARGE = 1 << 20  # elements of fp32: 4 MiB, which the mode serves
-
-
-def managed(model: nn.Module) -> Manager:
-    found = manager(model)
-    assert found is not None
-    return found
-
-
-def fail_in_backward(model: nn.Module) -> None:
-    hook = model.blocks[1].register_forward_hook(lambda module, args, out: FailBackward.apply(out))  # type: ignore
-    with pytest.raises(Boom):
-        loss_of(model, 1).backward()
-    hook.remove()
 
 
 @pytest.mark.slow
@@ -35,15 +21,15 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     tiers = make_tiers(24)
     model = AutoMem(dit(), tiers=tiers)
-    before = allocator.counters().num_served
-    fail_in_backward(model)
-    assert allocator.counters().num_served > before, "the mode must be active in the pass"
-    assert not allocator.is_on()
+    before = modes.counters().num_served
+    fail_backward(model)
+    assert modes.counters().num_served > before, "the mode must be active in the pass"
+    assert not modes.is_on()
     assert tiers.tier_of(torch.empty(LARGE)) is None
     del model
     gc.collect()
     tiers.close()
-    assert not allocator.is_on()
+    assert not modes.is_on()
     assert float(torch.ones(LARGE).sum()) == LARGE
 
 
@@ -61,7 +47,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
         @staticmethod
         def backward(ctx: object, dy: torch.Tensor) -> torch.Tensor:
             waiting.pop().backward()
-            seen.append(allocator.is_on())
+            seen.append(modes.is_on())
             return dy
 
     model = AutoMem(dit(), tiers=make_tiers(24))
@@ -70,14 +56,14 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
     loss = loss_of(model, 1)
     hook.remove()
     loss.backward()
-    assert (seen, allocator.is_on()) == ([True], False)
+    assert (seen, modes.is_on()) == ([True], False)
 
 
 @pytest.mark.slow
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
     """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
-    copies = Copies(tiers, by="threads")
+    copies = Copies(tiers)
     model = AutoMem(dit(), tiers=tiers, copies=copies)
     train(model, steps=3)
     managing = managed(model)
@@ -111,9 +97,8 @@ def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [24, 400])
-def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers], budget: int) -> None:
-    model = AutoMem(dit(), tiers=make_tiers(budget))
+def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers]) -> None:
+    model = AutoMem(dit(), tiers=make_tiers(24))
     for seed in (6, 7):
         loss_of(model, seed, images=1).backward()
         model.zero_grad()
@@ -123,17 +108,3 @@ def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callabl
     with torch.inference_mode():
         loss_of(model, 9, images=1)  # follows the plan and renews gradient buffers
     train(model).assert_same(unmanaged(dit))
-
-
-def test_high_water_is_of_all_time(make_tiers: Callable[..., Tiers]) -> None:
-    """The warm-up holds the most memory, because it records the peak of each unit."""
-    tiers = make_tiers(400)
-    model = AutoMem(dit(), tiers=tiers)
-    loss_of(model, 0).backward()
-    model.zero_grad()
-    highest = tiers.fast.counters().peak_backed_bytes
-    tiers.fast.pool.trim()
-    managed(model).begin_step()
-    loss_of(model, 1, images=1).backward()
-    assert tiers.fast.counters().backed_bytes < highest
-    assert managed(model).counters().high_water["fast"] == tiers.fast.counters().peak_backed_bytes >= highest

@@ -7,20 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 
 from dithc.automem import AutoMem, manager
-from dithc.automem.manager import Manager
-from dithc.memory import Copies, Tiers
-from tests.automem.managed import dit, loss_of, mlps, train, unmanaged, used_bytes, weights_in
+from dithc.memory import Tiers
+from tests.automem.managed import dit, loss_of, managed, mlps, train, unmanaged, used_bytes, weights_in
+from tests.memory import modes
 
 pytestmark = pytest.mark.sampled("managed tensors")
-
-
-def managed(model: nn.Module) -> Manager:
-    found = manager(model)
-    assert found is not None
-    return found
 
 
 def test_tight_budget_changes_no_bit_and_everything_moves(tiers: Tiers) -> None:
@@ -34,20 +27,6 @@ def test_tight_budget_changes_no_bit_and_everything_moves(tiers: Tiers) -> None:
     assert min(counters.loaded_bytes, counters.offloaded_bytes, counters.hits) > 0
     assert counters.high_water["fast"] <= 24 << 20
     assert any(decision.gradients == "slow" for decision in managing.plan.units.values())
-
-
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_copies_by_threads_and_by_the_compute_team_give_the_same_bits(
-    make_tiers: Callable[..., Tiers], by: str
-) -> None:
-    tiers = make_tiers(24)
-    copies = Copies(tiers, by=by)  # type: ignore[arg-type]
-    model = AutoMem(dit(), tiers=tiers, copies=copies)
-    train(model).assert_same(unmanaged(dit))
-    assert managed(model).counters().loaded_bytes > 0
-    del model
-    gc.collect()
-    copies.close()
 
 
 @pytest.mark.parametrize("budget", [4, 16, 32, 48, 400])
@@ -70,21 +49,6 @@ def test_large_budget_keeps_everything_and_puts_no_hook_anywhere(make_tiers: Cal
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     loss.backward()
     assert managing.counters().loaded_bytes == managing.counters().offloaded_bytes == 0
-
-
-def test_plan_is_logged_once_and_followed_from_the_third_call(
-    make_tiers: Callable[..., Tiers], caplog: pytest.LogCaptureFixture
-) -> None:
-    model = AutoMem(dit(), tiers=make_tiers(24))
-    managing = managed(model)
-    logging.getLogger("dithc").propagate = True
-    with caplog.at_level(logging.INFO, logger="dithc"):
-        loss_of(model, 0).backward()
-        assert managing.plan is None
-        loss_of(model, 1).backward()
-        loss_of(model, 2).backward()
-    assert managing.plan is not None
-    assert caplog.text.count("memory plan") == 1
 
 
 def test_single_tier_has_nothing_to_move(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,39 +118,6 @@ def test_micro_batches_accumulate_to_the_same_bits(tiers: Tiers) -> None:
     assert managing.counters().loaded_bytes > 0
 
 
-def test_given_plan_is_followed_after_the_warm_up(make_tiers: Callable[..., Tiers]) -> None:
-    first = AutoMem(dit(), tiers=make_tiers(24))
-    train(first, steps=3)
-    plan = managed(first).plan
-    second = AutoMem(dit(), tiers=make_tiers(24), plan=plan)
-    train(second, steps=2)
-    assert managed(second).plan is plan
-    assert managed(second).counters().offloaded_bytes > 0
-    managed(second).close()
-    managed(first).close()
-
-
-def test_close_leaves_a_model_that_runs_as_any_other(make_tiers: Callable[..., Tiers]) -> None:
-    tiers = make_tiers(24)
-    model = AutoMem(dit(), tiers=tiers)
-    expected = train(model, steps=2)
-    managed(model).close()
-    AutoMem(model)
-    assert manager(model) is None
-    assert "forward" not in vars(model)
-    assert "forward" not in vars(model.blocks[0])
-    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), expected.weights, strict=True))
-    loss_of(model, 0).backward()
-
-
-def test_second_call_of_automem_replaces_the_management(make_tiers: Callable[..., Tiers]) -> None:
-    model = AutoMem(dit(), tiers=make_tiers(24))
-    loss_of(model, 0).backward()
-    model.zero_grad()
-    AutoMem(model, tiers=make_tiers(20))
-    train(model).assert_same(unmanaged(dit))
-
-
 @pytest.mark.slow
 def test_deleted_model_leaves_nothing_behind_at_any_moment(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(24)
@@ -254,4 +185,4 @@ def test_plain_torch_modules_take_part_with_the_allocator(make_tiers: Callable[.
     model = AutoMem(mlps(), tiers=make_tiers(6))
     train(model).assert_same(unmanaged(mlps))
     assert managed(model).counters().offloaded_bytes > 0
-    assert not allocator.is_on()
+    assert not modes.is_on()

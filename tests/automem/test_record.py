@@ -1,6 +1,5 @@
 """Tests of the warm-up trace: saved tensors, bytes and times of a step of a known model."""
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -79,32 +78,3 @@ def test_what_spills_in_the_warm_up_is_recorded_as_if_it_had_not(make_tiers: Cal
     for one in (narrow, tight):
         assert [unit.saved for unit in one.units] == [unit.saved for unit in wide.units]
         assert [unit.forward_bytes for unit in one.units] == [unit.forward_bytes for unit in wide.units]
-
-
-class SlowAtFirst(nn.Module):
-    """Layer with a first pass that is a tenth of a second slower."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Layer()])
-        self.is_new = True
-        self.layers[0].register_forward_pre_hook(self.start)
-
-    def start(self, *_: object) -> None:
-        time.sleep(1.0 * self.is_new)
-        self.is_new = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers[0](x)
-
-
-def test_what_only_the_first_pass_waits_for_is_not_in_the_seconds(make_tiers: Callable[..., Tiers]) -> None:
-    (unit,) = traced(SlowAtFirst(), make_tiers(64)).units
-    assert 0 < unit.forward_seconds < 1.0
-    assert unit.saved == ()
-    assert [weight.bytes for weight in unit.weights] == [WIDTH * WIDTH * 4]
-
-
-def test_trace_survives_json(make_tiers: Callable[..., Tiers]) -> None:
-    trace = traced(Skipping(), make_tiers(64))
-    assert Trace.from_json(trace.to_json()) == trace

@@ -1,6 +1,5 @@
 """Tests of units: repeated blocks and separately called modules, in any tree of modules."""
 
-import torch
 from torch import nn
 
 from dithc.automem.units import units_of
@@ -52,8 +51,3 @@ def test_model_without_parts_is_its_own_unit() -> None:
     assert names(nn.Linear(3, 3)) == [""]
     assert names(nn.Module()) == [""]
     assert names(nn.ModuleList()) == []
-
-
-def test_scripted_modules_are_left_out() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
-    assert names(model) == ["0"]

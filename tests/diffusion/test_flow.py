@@ -1,13 +1,13 @@
 """Tests of flow samplers on data with a known velocity, and against the schedulers of diffusers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from dithc.diffusion import guided, sample_flow
+from dithc.diffusion import sample_flow
 from dithc.log import UserError
 
 SHAPE = (2, 4, 4)
@@ -36,12 +36,6 @@ def test_error_falls_with_the_order_of_the_sampler(kind: str, order: int, evalua
     errors = [(draw(kind, steps) - exact).abs().max().item() for steps in evaluations]
     for coarse, fine in pairwise(errors):
         assert coarse / fine == pytest.approx(2**order, rel=0.12)
-
-
-def test_heun_is_nearer_than_euler_at_equal_cost() -> None:
-    exact = MEAN + STD * START
-    errors = {kind: (draw(kind, 12) - exact).abs().mean().item() for kind in ("euler", "heun")}
-    assert errors["heun"] < 0.5 * errors["euler"]
 
 
 def test_euler_steps_are_those_of_diffusers() -> None:
@@ -94,13 +88,6 @@ def test_every_evaluation_asked_for_is_made_and_told(kind: str, steps: int, expe
 
 
 @pytest.mark.parametrize("kind", ["euler", "heun"])
-def test_one_constant_velocity_is_followed_exactly(kind: str) -> None:
-    for steps in (1, 2, 5):
-        image = draw(kind, steps, velocity=lambda x, t: torch.full_like(x, 0.25))
-        torch.testing.assert_close(image, START - 0.25)
-
-
-@pytest.mark.parametrize("kind", ["euler", "heun"])
 def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> None:
     def images(seeds: Sequence[int]) -> Tensor:
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -118,18 +105,6 @@ def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> Non
 def test_clip_bounds_the_image_and_leaves_alone_what_is_within(kind: str, steps: int) -> None:
     assert draw(kind, steps, clip=1.0).abs().max().item() <= 1.0
     torch.testing.assert_close(draw(kind, steps, clip=100.0), draw(kind, steps))
-
-
-def test_guidance_moves_the_velocity_away_from_the_unlabelled_one() -> None:
-    def network(x: Tensor, timesteps: Tensor, labels: Tensor) -> Tensor:
-        return best_velocity(x, timesteps) + 0.1 * labels.reshape(-1, 1, 1, 1)
-
-    def guide(scale: float) -> Callable[[Tensor, Tensor], Tensor]:
-        return guided(network, torch.ones(len(START)), null_label=3, scale=scale)
-
-    moved = draw("euler", 5, velocity=guide(2.0))
-    expected = draw("euler", 5, velocity=lambda x, t: network(x, t, torch.full((len(START),), -1.0)))
-    torch.testing.assert_close(moved, expected)  # 3 + 2 (1 - 3)
 
 
 @pytest.mark.parametrize(("kind", "steps", "evaluated"), [("euler", 2, [1000, 300]), ("heun", 3, [1000, 300, 300])])

@@ -36,13 +36,6 @@ def test_both_halves_go_through_the_model_in_one_batch() -> None:
     assert y.tolist() == [1, 2, NULL, NULL]
 
 
-def test_scale_one_runs_the_labelled_half_alone() -> None:
-    model = Model()
-    out = guided(model, LABELS, null_label=None, scale=1.0)(X, T)
-    assert model.batches[0][2].tolist() == [1, 2]
-    assert out[:, 0, 0, 0].tolist() == [1, 2]
-
-
 def test_all_channels_of_the_noise_are_guided_and_the_variance_is_the_labelled_one() -> None:
     out = guided(Model(), LABELS, null_label=NULL, scale=1.5)(X, T)
     assert out[:, :4].flatten(1).unique(dim=1).flatten().tolist() == [NULL + 1.5 * (1 - NULL), NULL + 1.5 * (2 - NULL)]
@@ -52,17 +45,6 @@ def test_all_channels_of_the_noise_are_guided_and_the_variance_is_the_labelled_o
 def test_first_three_leaves_the_other_channels_as_labelled() -> None:
     out = guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="first3")(X, T)
     assert out[0, :, 0, 0].tolist() == [NULL + 1.5 * (1 - NULL)] * 3 + [1] + [10] * 4
-
-
-def test_first_three_of_fewer_channels_is_all_of_them() -> None:
-    both = [
-        guided(Model(), LABELS, null_label=NULL, scale=2.0, channels=name)(X[:, :2], T) for name in ("all", "first3")
-    ]
-    assert torch.equal(both[0], both[1])
-
-
-def test_scale_zero_is_the_unlabelled_prediction() -> None:
-    assert guided(Model(), LABELS, null_label=NULL, scale=0.0)(X, T)[:, :4].eq(NULL).all()
 
 
 def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
@@ -143,13 +125,6 @@ def test_guide_is_given_the_null_condition() -> None:
     out = guided(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
     assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
     assert torch.equal(guide.asked[0], torch.zeros(2, 1, 2))
-
-
-def test_null_condition_of_the_labels_kind_is_the_null_label_to_the_bit() -> None:
-    one, other = (
-        guided(Model(), LABELS, scale=1.5, **none)(X, T) for none in ({"null_label": 9}, {"null": torch.tensor(9)})
-    )
-    assert torch.equal(one, other)
 
 
 def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:

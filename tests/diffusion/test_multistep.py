@@ -1,6 +1,5 @@
 """Tests of multistep solvers on paths in closed form, and against the same solvers of diffusers."""
 
-import itertools
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc.diffusion import Schedule, sample
-from dithc.diffusion.multistep import slope_weights
+from dithc.diffusion.samplers import slope_weights
 from dithc.log import UserError
 
 SCHEDULE = Schedule.linear()
@@ -91,46 +90,6 @@ def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: 
     assert rate > RATES[kind, order] - 0.2
     # Third order shows more: the only first-order step is the first, in noise, and nearly exact on this path.
     assert order == 3 or rate < RATES[kind, order] + 0.2
-
-
-@pytest.mark.slow
-def test_few_steps_of_higher_order_are_nearer_to_many() -> None:
-    start = noise(64)
-    many = draw("unipc", 1000, start=start, order=3)
-
-    def error(kind: str, steps: int, order: int | None = None) -> float:
-        return float((draw(kind, steps, start=start, order=order) - many).square().mean().sqrt())
-
-    for steps, (kind, other) in itertools.product((10, 15), itertools.permutations(SOLVERS)):
-        errors = [error(kind, steps, order) for order in (1, 2, 3)]
-        assert errors[1] < 0.5 * errors[0]
-        assert errors[2] < errors[1]
-        assert (errors[1] < error(other, steps, 2)) == (kind == "unipc")
-    # With few steps, strides are too long for a third value but not for a second value.
-    assert error("unipc", 5, 2) < 0.95 * error("ddim", 5)
-    assert error("unipc", 15, 3) < 0.2 * error("ddim", 15)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 5, 20])
-def test_default_is_the_second_order_of_the_paper_to_the_bit(steps: int) -> None:
-    start = noise(3, torch.float32)
-    visited = SCHEDULE.respaced(steps, spacing="snr")
-    alpha, sigma = visited.alpha_bar.sqrt().tolist(), (1 - visited.alpha_bar).sqrt().tolist()
-    levels = visited.half_log_snr.tolist()
-    x, earlier = start, None
-    for step in reversed(range(steps)):
-        eps = mixture(x, visited.timesteps[step].expand(3))
-        x0 = visited.predict_x0(x, torch.full((3,), step), eps)
-        if step == 0:
-            x = x0
-            continue
-        stride = levels[step - 1] - levels[step]
-        ratio = 0.0 if earlier is None else (levels[step] - levels[step + 1]) / stride
-        clean = x0 if earlier is None else x0 + (x0 - earlier) / (2 * ratio)
-        x = sigma[step - 1] / sigma[step] * x - alpha[step - 1] * math.expm1(-stride) * clean
-        earlier = x0
-    for more in ({}, {"order": 2}):
-        assert torch.equal(draw("dpm-solver", steps, start=start, **more), x)
 
 
 def diffusers_draw(scheduler: Any, steps: int, start: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dithc.memory import Pool, allocator
+from tests.memory import modes
 
 MEBI = 1 << 20
 LARGE = MEBI  # elements of fp32: 4 MiB
@@ -24,7 +25,7 @@ def pool():
     made = Pool()
     yield made
     gc.collect()
-    assert not allocator.is_on()
+    assert not modes.is_on()
     assert made.counters().used_bytes == 0, "a tensor was leaked"
 
 
@@ -34,8 +35,8 @@ def used(pool):
 
 def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
     outside = torch.empty(LARGE)
-    with allocator.serving(pool):
-        assert allocator.is_on()
+    with modes.serving(pool):
+        assert modes.is_on()
         inside, small, strange = torch.empty(LARGE), torch.empty(1000), torch.empty(LARGE + 1, dtype=torch.int8)
         assert used(pool) == 4 * MEBI + MEBI + 4096
         assert inside.data_ptr() % 4096 == 0
@@ -49,16 +50,9 @@ def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
     assert used(pool) == 0
 
 
-@pytest.mark.parametrize("count", [0, 1, MEBI // 4 - 1])
-def test_less_than_a_mebibyte_is_torchs_own(pool, count):
-    with allocator.serving(pool):
-        kept = torch.zeros(count)
-        assert (kept.numel(), used(pool)) == (count, 0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool])
 def test_every_type_has_room_for_its_elements(pool, dtype):
-    with allocator.serving(pool):
+    with modes.serving(pool):
         tensor = torch.ones(3, 1021, 1031, dtype=dtype)
     assert used(pool) == -(-tensor.nbytes // 4096) * 4096
     assert bool((tensor == 1).all())
@@ -74,7 +68,7 @@ def test_temporaries_and_gradients_of_autograd_come_from_the_pool_and_are_the_sa
     torch.manual_seed(0)
     weight, inputs = torch.randn(700, 700, requires_grad=True), torch.randn(900, 700)
     expected = step(weight, inputs).clone()
-    with allocator.serving(pool):
+    with modes.serving(pool):
         found = step(weight, inputs)
         assert used(pool) == -(-found.nbytes // 4096) * 4096
     assert torch.equal(found, expected)
@@ -83,23 +77,15 @@ def test_temporaries_and_gradients_of_autograd_come_from_the_pool_and_are_the_sa
     weight.grad = None
 
 
-def test_memory_of_a_step_is_used_again_by_the_next(pool):
-    with allocator.serving(pool):
-        for _ in range(5):
-            first, second = torch.empty(LARGE), torch.empty(2 * LARGE)
-            del first, second
-    assert (pool.counters().hits, pool.counters().misses) == (8, 2)
-
-
 def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_of_the_mode(pool):
-    with allocator.serving(pool):
+    with modes.serving(pool):
         tensor = torch.arange(LARGE, dtype=torch.float32)
         copy = tensor.clone()
     assert used(pool) == 8 * MEBI
     tensor.resize_(3 * LARGE)  # outside of the mode: torch's allocator; the block is returned
     assert used(pool) == 4 * MEBI
     assert torch.equal(tensor[:LARGE], copy)
-    with allocator.serving(pool):
+    with modes.serving(pool):
         copy.resize_(2 * LARGE)
         assert used(pool) == 8 * MEBI
         copy.untyped_storage().resize_(0)
@@ -110,35 +96,6 @@ def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_o
     del tensor, copy
 
 
-def test_lazy_clones_are_copied_by_the_first_write(pool):
-    with allocator.serving(pool):
-        tensor = torch.zeros(LARGE)
-        copy = torch._lazy_clone(tensor)
-        assert used(pool) == 4 * MEBI
-        copy[0] = 1.0
-        assert used(pool) == 8 * MEBI
-        assert (float(tensor[0]), float(copy[0])) == (0.0, 1.0)
-        del tensor, copy
-
-
-def test_views_of_numpy_and_of_dlpack_keep_the_memory(pool):
-    with allocator.serving(pool):
-        tensor = torch.full((LARGE,), 3.0)
-    array, other = tensor.numpy(), torch.from_dlpack(tensor)
-    del tensor
-    assert (used(pool), float(array.sum()), float(other.sum())) == (4 * MEBI, 3.0 * LARGE, 3.0 * LARGE)
-    del array
-    assert used(pool) == 4 * MEBI
-    del other
-
-
-def test_tensors_moved_into_shared_memory_leave_the_pool(pool):
-    with allocator.serving(pool):
-        tensor = torch.full((LARGE,), 2.0)
-        tensor.share_memory_()
-    assert (used(pool), float(tensor.sum())) == (0, 2.0 * LARGE)
-
-
 def fails(kept):
     kept.append(torch.empty(LARGE))
     kept[0].reshape(3)
@@ -146,21 +103,15 @@ def fails(kept):
 
 def test_modes_nest_and_end_with_an_exception(pool):
     inner = Pool()
-    with allocator.serving(pool):
+    with modes.serving(pool):
         kept = []
-        with pytest.raises(RuntimeError, match="shape"), allocator.serving(inner):
+        with pytest.raises(RuntimeError, match="shape"), modes.serving(inner):
             fails(kept)
         again = torch.empty(2 * LARGE)
         assert (used(inner), used(pool)) == (4 * MEBI, 8 * MEBI)
-    assert not allocator.is_on()
+    assert not modes.is_on()
     del kept, again
     assert used(inner) == 0
-
-
-def test_a_pool_that_is_off_ends_the_mode_within(pool):
-    with allocator.serving(pool), allocator.serving(Pool.off()):
-        kept = torch.empty(LARGE)
-        assert (used(pool), kept.numel()) == (0, LARGE)
 
 
 def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
@@ -168,7 +119,7 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
 
     def work(value):
         own = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
-        with allocator.serving(pool):
+        with modes.serving(pool):
             for turn in range(40):
                 tensor = torch.empty(LARGE // 2 + turn).fill_(value)
                 if not bool((tensor == value).all()):
@@ -176,15 +127,15 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
             passed.append(tensor)
         del own
 
-    before = allocator.counters().num_served
-    with allocator.serving(pool):
+    before = modes.counters().num_served
+    with modes.serving(pool):
         threads = [threading.Thread(target=work, args=(float(value),)) for value in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert wrong == []
-    assert allocator.counters().num_served - before >= 4 * 40
+    assert modes.counters().num_served - before >= 4 * 40
     assert [float(tensor.mean()) for tensor in passed] == [float(tensor[0]) for tensor in passed]
     passed.clear()
 
@@ -195,11 +146,11 @@ def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
     held, is_entered, is_closed, said = weakref.ref(closed.held), threading.Event(), threading.Event(), []
 
     def work():
-        with allocator.serving(closed):
+        with modes.serving(closed):
             is_entered.set()
             is_closed.wait(600)
-            before = allocator.counters().num_refused
-            said.extend((float(torch.ones(LARGE).sum()), allocator.counters().num_refused - before, held() is not None))
+            before = modes.counters().num_refused
+            said.extend((float(torch.ones(LARGE).sum()), modes.counters().num_refused - before, held() is not None))
         said.append(held() is None)
 
     thread = threading.Thread(target=work)
@@ -213,47 +164,38 @@ def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
 
 
 def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):
-    full, before = Pool(budget_bytes=2 * MEBI), allocator.counters()
-    with allocator.serving(full):
+    full, before = Pool(budget_bytes=2 * MEBI), modes.counters()
+    with modes.serving(full):
         kept = torch.zeros(LARGE)
-    after = allocator.counters()
+    after = modes.counters()
     assert (after.num_refused - before.num_refused, after.refused_bytes - before.refused_bytes) == (1, 4 * MEBI)
     assert (used(full), float(kept.sum())) == (0, 0.0)
 
 
 def test_what_a_full_pool_has_not_comes_from_the_pool_below_it(pool):
-    before = allocator.counters().num_refused
-    with allocator.serving(Pool(budget_bytes=6 * MEBI, next=pool)):
+    before = modes.counters().num_refused
+    with modes.serving(Pool(budget_bytes=6 * MEBI, next=pool)):
         kept = [torch.zeros(LARGE) for _ in range(3)]
-    assert (used(pool), allocator.counters().num_refused) == (8 * MEBI, before)
+    assert (used(pool), modes.counters().num_refused) == (8 * MEBI, before)
     kept.clear()
 
 
 def test_what_nobody_has_is_torchs_error(pool):
-    before = allocator.counters().num_refused
-    with allocator.serving(pool), pytest.raises(RuntimeError, match="allocate"):
+    before = modes.counters().num_refused
+    with modes.serving(pool), pytest.raises(RuntimeError, match="allocate"):
         torch.empty(1 << 58, dtype=torch.uint8)
-    assert allocator.counters().num_refused == before + 1
-    assert allocator.counters().live_bytes == 0
-
-
-def test_torchs_profiler_sees_the_memory(pool):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        with allocator.serving(pool):
-            tensor = torch.empty(LARGE)
-        del tensor
-    sizes = [event.cpu_memory_usage for event in profile.events()]
-    assert 4 * MEBI in sizes
+    assert modes.counters().num_refused == before + 1
+    assert modes.counters().live_bytes == 0
 
 
 @pytest.mark.slow
 def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
-    with allocator.serving(pool):
+    with modes.serving(pool):
         kept = torch.full((LARGE,), 1.0)
         child = os.fork()
         if child == 0:  # without OpenMP, which does not survive a fork
             signal.alarm(20)
-            is_off, before = not allocator.is_on(), used(pool)
+            is_off, before = not modes.is_on(), used(pool)
             outside = torch.empty(LARGE)
             is_right = is_off and used(pool) == before and outside.numel() == LARGE
             del kept
@@ -266,10 +208,11 @@ def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
 FORK_UNDER_LOAD = """
 import os, signal, threading, torch
 from dithc.memory import Pool, allocator
+from tests.memory import modes
 torch.set_num_threads(1)
 pool, stop = Pool(), False
 def work():
-    with allocator.serving(pool):
+    with modes.serving(pool):
         while not stop:
             torch.empty(1 << 20)
 thread = threading.Thread(target=work)
@@ -284,7 +227,7 @@ for _ in range(20):
 stop = True
 thread.join()
 kept = [torch.empty(1 << 20)]
-with allocator.serving(pool):
+with modes.serving(pool):
     kept.append(torch.empty(1 << 20))
 print("done")
 """
@@ -308,9 +251,9 @@ def without_extension(pool, monkeypatch, tmp_path):
 
 def test_without_the_extension_the_mode_does_nothing_and_says_why(without_extension, pool, caplog):
     caplog.set_level("INFO")
-    with allocator.serving(pool):
+    with modes.serving(pool):
         kept = torch.empty(LARGE)
-        assert (allocator.is_on(), used(pool), kept.numel()) == (False, 0, LARGE)
+        assert (modes.is_on(), used(pool), kept.numel()) == (False, 0, LARGE)
     assert not allocator.available()
     assert "--no-build-isolation" in allocator.reason()
     assert "torch's own tensors stay with torch's allocator" in caplog.text

@@ -1,6 +1,5 @@
 """Tests of background copies: content, priority, errors to waiting callers, no leaks, no remaining threads."""
 
-import ctypes
 import errno
 import gc
 import mmap
@@ -73,9 +72,9 @@ def make():
         assert not copies._engine.kept
 
 
-@pytest.fixture(params=["threads", "team"])
-def copies(make, request):
-    return make(by=request.param)
+@pytest.fixture
+def copies(make):
+    return make()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -120,65 +119,9 @@ def test_counters_say_what_was_copied_and_by_whom(copies):
     assert (found.loaded_bytes, found.offloaded_bytes, found.failed, found.queued_bytes) == (target.nbytes, 40, 0, 0)
     assert found.busy_seconds["load"] > 0
     assert found.stall_seconds >= 0
-    if copies.by == "team":
-        assert found.blocking_bytes == target.nbytes + 40
     copies.now(target, source)
     assert copies.counters().blocking_bytes == found.blocking_bytes + target.nbytes
     assert copies.counters().loaded_bytes == found.loaded_bytes
-
-
-def test_threads_copy_while_nobody_waits(make):
-    copies = make(by="threads")
-    source, targets = numbers(PART), [torch.empty(PART) for _ in range(3)]
-    tickets = [copies.submit(target, source, stream="offload") for target in targets]
-    until(lambda: all(copies.is_done(ticket) for ticket in tickets))
-    assert all(torch.equal(target, source) for target in targets)
-    found = copies.counters()
-    assert (found.blocking_bytes, found.stall_seconds) == (0, 0)
-
-
-def test_the_team_copies_what_it_is_given_time_for_most_urgent_first(make):
-    copies = make(by="team")
-    source, later, urgent = numbers(PART // 4 * 3), torch.zeros(PART // 4 * 3), torch.zeros(PART // 4)
-    first = copies.submit(later, source, stream="load")
-    assert copies.advance(PART) == PART
-    other = copies.submit(urgent, source[: PART // 4], stream="offload", priority=5)
-    assert copies.advance(PART) == PART  # overtakes in the middle of the other copy
-    assert (copies.is_done(other), copies.is_done(first)) == (True, False)
-    assert torch.equal(urgent, source[: PART // 4])
-    assert copies.counters().queued_bytes == 2 * PART
-    assert copies.advance(10 * PART) == 2 * PART
-    assert copies.advance(PART) == 0
-    assert copies.is_done(first)
-    assert torch.equal(later, source)
-
-
-def test_equal_priorities_go_in_the_order_of_submission(make):
-    copies = make(by="team")
-    source = numbers(1000)
-    streams = ("load", "offload", "offload", "load")
-    tickets = [copies.submit(torch.empty(1000), source, stream=stream) for stream in streams]
-    for upto in range(4):
-        assert [copies.is_done(ticket) for ticket in tickets] == [True] * upto + [False] * (4 - upto)
-        assert copies.advance(4000) == 4000
-
-
-def test_an_urgent_copy_overtakes_one_that_the_thread_has_begun(make):
-    copies = make(by="threads")
-    copies.inject(delay_seconds=1000)
-    source = numbers(PART // 4 * 2)
-    begun = copies.submit(torch.empty_like(source), source, stream="load")
-    until(lambda: copies.counters().queued_bytes == PART)  # its first part is in progress
-    late = copies.submit(torch.empty(10), source[:10], stream="load")
-    urgent = copies.submit(torch.empty(PART // 4), source[: PART // 4], stream="load", priority=1)
-    copies.inject(error=errno.EIO, after_bytes=2 * PART)  # enough for the active part and the urgent copy
-    until(lambda: all(map(copies.is_done, (begun, late, urgent))))
-    copies.wait(urgent)
-    for ticket in (begun, late):
-        with pytest.raises(OSError) as caught:
-            copies.wait(ticket)
-        assert caught.value.errno == errno.EIO
-    assert (copies.counters().failed, copies.counters().loaded_bytes) == (2, 2 * PART)
 
 
 def test_failures_reach_who_waits_and_nobody_else(copies):
@@ -205,10 +148,9 @@ def test_failures_that_nobody_waits_for_are_logged(copies, caplog):
     assert "offload of 4000 bytes failed: No space left on device" in caplog.text
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path, by):
+def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
     tier = FileTier(tmp_path / "tier", 4 * PART)
-    copies = make([Memory(), tier], by=by)
+    copies = make([Memory(), tier])
     source, count = numbers(PART + 4097, torch.uint8), PART + 4097
     place, other = tier.tensor[8192 : 8192 + count], tier.tensor[2 * PART : 2 * PART + count]
     copies.wait(copies.submit(place, source, stream="offload"))
@@ -221,8 +163,7 @@ def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path, by):
     assert not tier.tensor[:8192].any()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_errors_of_a_file_are_the_systems(make, tmp_path, by):
+def test_errors_of_a_file_are_the_systems(make, tmp_path):
     with open("/dev/full", "r+b", buffering=0) as full, (tmp_path / "short").open("w+b") as short:
         for descriptor, target_is_file, expected in (
             (full.fileno(), True, errno.ENOSPC),
@@ -230,7 +171,7 @@ def test_errors_of_a_file_are_the_systems(make, tmp_path, by):
             (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
         ):
             tier = BrokenFile(descriptor, 5000)
-            copies, memory = make([tier], by=by), torch.zeros(5000, dtype=torch.uint8)
+            copies, memory = make([tier]), torch.zeros(5000, dtype=torch.uint8)
             pair = (tier.tensor, memory) if target_is_file else (memory, tier.tensor)
             with pytest.raises(OSError) as caught:
                 copies.wait(copies.submit(*pair, stream="offload"))
@@ -252,7 +193,7 @@ tier = Tier()
 source = torch.full((3 << 20,), 7, dtype=torch.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))
 for by in ("threads", "team"):
-    copies = Copies([tier], by=by)
+    copies = Copies([tier])
     try:
         copies.wait(copies.submit(tier.tensor, source, stream="offload"))
     except OSError as error:
@@ -266,7 +207,7 @@ def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "file")], capture_output=True, text=True, timeout=600
     )
-    assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)] * 2), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)]), done.stderr
     assert (tmp_path / "file").stat().st_size <= 1 << 20
 
 
@@ -292,16 +233,17 @@ def test_tensors_that_do_not_fit_are_refused(copies, target, source):
 
 
 def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
-    copies = make(by="team")
+    copies = make()
+    copies.inject(delay_seconds=1000)
     source, target = numbers(1000), torch.empty(1000)
     gone = [weakref.ref(source), weakref.ref(target)]
     ticket = copies.submit(target, source, stream="load")
     del source, target
     copies.retire()
     assert all(one() is not None for one in gone)
-    copies.advance(4000)
+    copies.inject()
+    until(lambda: copies.is_done(ticket))
     copies.retire()
-    assert copies.is_done(ticket)
     assert [one() for one in gone] == [None, None]
 
 
@@ -309,7 +251,7 @@ def test_drain_finishes_everything_and_drops_it(copies):
     source = numbers(PART // 4)
     targets = [torch.empty_like(source) for _ in range(6)]
     for index, target in enumerate(targets):
-        copies.submit(target, source, stream=("load", "offload")[index % 2], priority=index)
+        copies.submit(target, source, stream=("load", "offload")[index % 2])
     copies.drain()
     assert all(torch.equal(target, source) for target in targets)
     assert not copies._engine.kept
@@ -321,7 +263,7 @@ def test_many_python_threads_share_one_engine(copies):
     def work(value):
         for count in (1, 1000, PART // 4 + 3):
             source, target = torch.full((count,), float(value)), torch.zeros(count)
-            ticket = copies.submit(target, source, stream=("load", "offload")[value % 2], priority=value)
+            ticket = copies.submit(target, source, stream=("load", "offload")[value % 2])
             copies.retire()
             copies.wait(ticket)
             wrong.extend([value] * (not torch.equal(source, target)))
@@ -335,7 +277,7 @@ def test_many_python_threads_share_one_engine(copies):
 
 
 def test_closing_cancels_what_nobody_has_begun(make):
-    copies = make(by="threads")
+    copies = make()
     copies.inject(delay_seconds=1000)
     parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
     source, cancelled = numbers(parts * PART, torch.uint8), []
@@ -372,7 +314,7 @@ def tasks() -> dict[str, list[Path]]:
 
 def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
     core = discover().visible_cores[-1]
-    copies = make(by="threads", offload_core=core.index)
+    copies = make(offload_core=core.index)
     until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
     (task,) = tasks()["dithc-offload"]
     assert os.sched_getaffinity(int(task.name)) == {core.cpus[0]}
@@ -390,7 +332,7 @@ def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
 
 
 def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
-    copies = Copies(by="threads")
+    copies = Copies()
     ticket = copies.submit(torch.empty(PART), numbers(PART), stream="load")
     del copies, ticket
     gc.collect()
@@ -402,12 +344,10 @@ def test_a_core_that_is_not_ours_is_refused():
         Copies(load_core=100_000)
 
 
-def test_cores_for_a_team_are_said_to_stay_idle(make, caplog):
-    make(by="team", load_core=discover().visible_cores[0].index)
-    assert "are idle" in caplog.text
-
-
-def test_without_threads_the_team_copies_and_it_says_so(make, monkeypatch, caplog):
+def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(make, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_cpus", lambda cores: (8191, -1))
+    make()
+    assert "no threads on CPUs (8191, -1)" in caplog.text
     library = native.library()
 
     class WithoutThreads:
@@ -415,24 +355,11 @@ def test_without_threads_the_team_copies_and_it_says_so(make, monkeypatch, caplo
             return getattr(library, name)
 
         def hc_copies_create(self, context, with_threads, cpus, handle):
-            if with_threads:
-                raise ValueError("a thread that the system refused")
-            return library.hc_copies_create(context, with_threads, cpus, handle)
+            raise ValueError("a thread that the system refused")
 
     monkeypatch.setattr(module.native, "library", WithoutThreads)
-    copies = make(by="threads")
-    assert copies.by == "team"
-    assert "a thread that the system refused" in caplog.text
-    source, target = numbers(10), torch.empty(10)
-    copies.wait(copies.submit(target, source, stream="load"))
-    assert torch.equal(target, source)
-
-
-def test_a_place_that_the_system_refuses_is_given_up_and_it_says_so(make, monkeypatch, caplog):
-    monkeypatch.setattr(module, "_cpus", lambda cores: (8191, -1))
-    copies = make(by="threads")
-    assert copies.by == "threads"
-    assert "no threads on CPUs (8191, -1)" in caplog.text
+    with pytest.raises(UserError, match="ulimit -u"):
+        make()
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch):
@@ -441,9 +368,8 @@ def test_without_the_library_it_says_what_to_do(monkeypatch):
         Copies()
 
 
-@pytest.mark.parametrize("by", ["threads", "team"])
-def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
-    copies = make(by=by)
+def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
+    copies = make()
     copies.inject(delay_seconds=0.01)
     source, target = numbers(PART), torch.empty(PART)
     ticket = copies.submit(target, source, stream="load")
@@ -462,14 +388,8 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
                 attempt()
             except RuntimeError as error:
                 told += "forked" in str(error)
-        library, number = native.library(), ctypes.c_int()
-        told += library.hc_copies_wait.argtypes is not None
-        try:
-            library.hc_copies_submit(copies._engine._handle, module.signatures.CopyRequest(), 0, 0, number)
-        except ValueError:
-            told += 1
         copies._end()
-        os._exit(0 if told == 7 else 1)
+        os._exit(0 if told == 5 else 1)
     assert os.waitpid(child, 0)[1] == 0
     copies.wait(ticket)
     assert torch.equal(target, source)
@@ -478,19 +398,19 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make, by):
 EXIT = """
 import sys, torch
 from dithc.memory.copies import Copies
-copies = Copies(by=sys.argv[1])
-copies.inject(delay_seconds=float(sys.argv[2]))
+copies = Copies()
+copies.inject(delay_seconds=float(sys.argv[1]))
 kept = [copies.submit(torch.empty(8 << 20), torch.ones(8 << 20), stream=s) for s in ("load", "offload") * 4]
-if sys.argv[3] == "raise":
+if sys.argv[2] == "raise":
     raise KeyError("on purpose")
 """
 
 
-@pytest.mark.parametrize(("by", "delay", "end"), [("threads", 1000, "return"), ("threads", 0, "raise")])
+@pytest.mark.parametrize(("delay", "end"), [(1000, "return"), (0, "raise")])
 @pytest.mark.slow
-def test_the_interpreter_ends_in_the_midst_of_copies(by, delay, end):
+def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", EXIT, by, str(delay), end],
+        [sys.executable, "-X", "faulthandler", "-c", EXIT, str(delay), end],
         capture_output=True,
         text=True,
         timeout=600,
@@ -502,7 +422,7 @@ def test_the_interpreter_ends_in_the_midst_of_copies(by, delay, end):
 INTERRUPTED = """
 import signal, torch
 from dithc.memory.copies import Copies
-copies = Copies(by="threads")
+copies = Copies()
 copies.inject(delay_seconds=1000)
 ticket = copies.submit(torch.empty(10), torch.ones(10), stream="load")
 while copies.counters().queued_bytes:

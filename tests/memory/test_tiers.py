@@ -102,43 +102,19 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
     assert (counters.backed_bytes, counters.misses) == (8 * MEBI, 1)
 
 
-@needs_library
-def test_every_tier_has_a_rate_that_is_measured_once(tiers, monkeypatch):
-    rates = [tier.copy_bytes_per_second for tier in tiers]
-    assert all(rate > 0 for rate in rates)
-    monkeypatch.setattr(module.copy_rates, "_best", None)
-    assert [tier.copy_bytes_per_second for tier in tiers] == rates
-
-
-def test_operators_take_their_outputs_from_the_fast_tier_between_serve_and_release(tiers):
-    before = hot_pool()
-    tiers.serve()
-    tiers.serve()
-    assert hot_pool() is tiers.fast.pool
-    tiers.release()
-    tiers.release()
-    assert hot_pool() is before
-    tiers.serve()
-    tiers.close()
-    assert hot_pool() is before
-
-
-@needs_library
-def test_tensors_that_are_made_in_inference_mode_are_ordinary_ones(tiers):
-    with torch.inference_mode():
-        made = floats(tiers, 4).fill_(1)
-    weight = torch.nn.Parameter(made)
-    (2 * weight).sum().backward()
-    made.add_(weight.grad)
-    assert (bool((made == 3).all()), made.is_inference()) == (True, False)
-
-
-def test_release_leaves_a_pool_alone_that_somebody_else_chose(tiers):
+def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unless_another_pool_is_chosen(tiers):
     before, other = hot_pool(), Pool()
     tiers.serve()
     module.use_pool(other)
     tiers.release()
     assert module.use_pool(before) is other
+    for end in (tiers.release, tiers.close):
+        tiers.serve()
+        tiers.serve()
+        assert hot_pool() is tiers.fast.pool
+        end()
+        end()
+        assert hot_pool() is before
 
 
 def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
@@ -367,9 +343,3 @@ def test_budget_of_more_than_the_fastest_tier_has_is_refused():
 def test_file_that_could_never_be_used_is_refused():
     with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_budget_gib"):
         specs_of(Node(), **FILE)
-
-
-@pytest.mark.parametrize("settings", [{"file_folder": Path("/disk")}, {"file_bytes": GIB}])
-def test_half_a_file_tier_is_refused(settings):
-    with pytest.raises(UserError, match="both, or neither"):
-        specs_of(Node(DDR), **settings)

@@ -14,7 +14,7 @@ from dithc.config import codecs, training
 from dithc.runs import Manifest, digest
 from dithc.sample import Job
 from dithc.train import Job as TrainJob
-from dithc.train import train
+from dithc.train import Paths, train
 
 BANDS, SIDE, ROWS, CLASSES = 4, 8, 12, 3
 PIXEL = codecs.PixelCodec(kind="pixel")
@@ -114,9 +114,8 @@ def trained(tmp_path_factory) -> dict[str, Path]:
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
     run = training.Run.model_validate({"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-2})
     out = root / "runs" / "step_0000006.json"
-    one = TrainJob(
-        name="toy", run=run, seed=5, spec={}, latents=latents, init=None, store=root / "store", until=6, out=out
-    )
+    paths = Paths(latents=latents, store=root / "store", out=out)
+    one = TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=6)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert train(one, Group()) == 0

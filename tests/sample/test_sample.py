@@ -23,7 +23,7 @@ from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
 from dithc.sealed import seal, unseal
 from dithc.train import Job as TrainJob
-from dithc.train import train
+from dithc.train import Paths, train
 from tests.sample.conftest import images_of
 
 
@@ -118,8 +118,8 @@ def lengthy(tmp_path_factory, trained) -> Path:
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
     run = training.Run.model_validate({"dataset": "toy", "model": model, "global_batch": 8, "lr": 1e-2} | settings)
     out = root / "runs" / "step_0000012.json"
-    one = {"name": "toy", "run": run, "seed": 5, "spec": {}, "latents": trained["latents"], "init": None}
-    assert train(TrainJob(**one, store=root / "store", until=12, out=out), Group()) == 0
+    paths = Paths(latents=trained["latents"], store=root / "store", out=out)
+    assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=12), Group()) == 0
     return out
 
 
@@ -329,9 +329,9 @@ def flow(trained, tmp_path_factory):
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
     settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch": 8, "lr": 1e-2}
     run = training.Run.model_validate({**settings, "objective": {"predict": "flow"}})
-    kept = {"seed": 5, "spec": {}, "latents": trained["latents"], "init": None, "store": root / "store"}
-    assert train(TrainJob(name="toy", run=run, until=2, out=root / "step_0000002.json", **kept), Group()) == 0
-    return root / "step_0000002.json"
+    paths = Paths(latents=trained["latents"], store=root / "store", out=root / "step_0000002.json")
+    assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=2), Group()) == 0
+    return paths.out
 
 
 @pytest.mark.parametrize("sampler", ["euler", "heun"])

@@ -1,9 +1,8 @@
 """Rank program of a training run with a fault: `chaos_program.py <pickled jobs> <fault as JSON>`.
 
-Runs on two ranks. A fault is {"kind", "rank", "step", ...}: from step `step` on, it affects `rank` by its kind. kill:
-SIGKILL after `delay` seconds. launcher: the file `reached` makes the test kill the launcher. blocks, commit, rename:
-SIGKILL when a checkpoint file is half written, before the commit file is written, or before the checkpoint is renamed.
-disk: the kernel rejects files longer than `LARGEST_FILE`. Steps take at least `seconds`, to leave time for the fault.
+Runs on two ranks. A fault is {"kind", "rank", "step"}: from step `step` on, it affects `rank` by its kind. blocks,
+commit, rename: SIGKILL when a checkpoint file is half written, before the commit file is written, or before the
+checkpoint is renamed. disk: the kernel rejects files longer than `LARGEST_FILE`.
 """
 
 import json
@@ -12,7 +11,6 @@ import pickle
 import resource
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -38,42 +36,32 @@ def die_half_way(path: Path, content: saving.TensorFile, **_: object) -> None:
     die()
 
 
-def strike(fault: dict, folder: Path) -> None:
-    """Trigger the due fault now, or at the next checkpoint."""
-    match fault["kind"]:
-        case "kill":
-            threading.Timer(fault["delay"], die).start()
-        case "launcher":
-            (folder / "reached").touch()
+def strike(kind: str) -> None:
+    """Let the next checkpoint fail."""
+    match kind:
         case "blocks":
             saving.write_file = die_half_way
         case "commit":
             Store.commit = die
         case "rename":
-            store.rename = die
+            store.OutputFolder.move = die
         case "disk":
             hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, hard))
-        case kind:
-            raise ValueError(kind)
 
 
 def main() -> None:
-    path, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
+    fault, step = json.loads(sys.argv[2]), Trainer.step
     with connect(2, timeout_seconds=600) as group:
-        (path.parent / f"rank-{group.rank}-{os.getpid()}").touch()
         torch.set_num_threads(1)
-        step, is_due = Trainer.step, [fault["kind"] != "none" and fault["rank"] == group.rank]
 
-        def slow_step(self: Trainer, number: int) -> dict:
-            if is_due[0] and number >= fault["step"]:
-                is_due[0] = False
-                strike(fault, path.parent)
-            time.sleep(fault.get("seconds", 0.0))
+        def struck_step(self: Trainer, number: int) -> dict:
+            if fault["rank"] == group.rank and number == fault["step"]:
+                strike(fault["kind"])
             return step(self, number)
 
-        Trainer.step = slow_step
-        status = [train(job, group) for job in pickle.loads(path.read_bytes())]
+        Trainer.step = struck_step
+        status = [train(job, group) for job in pickle.loads(Path(sys.argv[1]).read_bytes())]
     sys.exit(max(status))
 
 

@@ -1,19 +1,25 @@
 """Fixtures: a small latent dataset, a small run, and jobs of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from dithc.config import training
-from dithc.runs import Manifest
-from dithc.train import Job
+from dithc.comm import Group
+from dithc.config import Machine, training
+from dithc.log import read_metrics
+from dithc.runs import Manifest, Store
+from dithc.tensors import read_tensors
+from dithc.train import Job, Paths, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
+PATHS, JOB_FIELDS = [list(kind.__dataclass_fields__) for kind in (Paths, Job)]
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
@@ -68,6 +74,39 @@ def small_run(**changes: Any) -> training.Run:
     return training.Run.model_validate(values | changes)
 
 
+def store_of(job: Job) -> Store:
+    """Return the store of a job of the fixture `job`."""
+    return Store(next(job.paths.store.glob("small-*")))
+
+
+def checkpoint(job: Job) -> Store.Checkpoint:
+    """Return the last checkpoint of a finished job."""
+    return store_of(job).open(job.until)
+
+
+def hashes(job: Job) -> dict[str, str]:
+    """Return the hash of each file of the last checkpoint."""
+    return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
+
+
+def rows(job: Job) -> list[dict[str, float]]:
+    """Return the metrics of each step."""
+    return read_metrics(store_of(job).folder / "metrics")
+
+
+def config_of(path: Path, run: training.Run, **sections: Any) -> Path:
+    """Write a configuration in which `small` is this run on a dataset `toy`."""
+    dataset = {
+        "title": "toy",
+        "source": {"kind": "image-folder", "synthetic": {}},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixels",
+    }
+    content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}} | sections
+    path.write_text(json.dumps(content | {"runs": {"small": run.model_dump(mode="json")}}))
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     before = torch.get_num_threads()
@@ -81,6 +120,32 @@ def make_latents() -> Callable[..., Path]:
     return write_latents
 
 
+def weights_of(job: Job, kind: str = "ema", *, step: int | None = None) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, by default the last."""
+    return load_file(store_of(job).open(job.until if step is None else step).weights(kind))
+
+
+def tensors_of(job: Job, step: int | None = None) -> dict[str, Tensor]:
+    """Return all tensors of a checkpoint, by default the last, assembled from all ranks' files."""
+    folder = store_of(job).open(job.until if step is None else step).folder
+    files = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in ("model", "ema", "optimizer")}
+    return {f"{kind} {name}": value for kind, held in files.items() for name, value in held.items()}
+
+
+def assert_equal(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    """Compare tensors bit by bit."""
+    assert found.keys() == truth.keys()
+    assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
+
+
+@pytest.fixture
+def base(job: Callable[..., Job]) -> Job:
+    """Return a finished job of two steps."""
+    one = job("base", until=2, lr=0.01)
+    assert train(one, Group()) == 0
+    return one
+
+
 @pytest.fixture
 def latents(tmp_path: Path) -> Path:
     return write_latents(tmp_path / "latents")
@@ -90,11 +155,14 @@ def latents(tmp_path: Path) -> Path:
 def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
     """Return a factory of jobs on the small latents.
 
-    `store` names a folder; other keywords are fields of `Job` or the run.
+    `store` names a folder; other keywords are fields of `Job`, its paths, its machine, or its run.
     """
 
     def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
-        fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+        def taken(names: Iterable[str]) -> dict[str, Any]:
+            return {name: changes.pop(name) for name in names if name in changes}
+
+        fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(Machine.model_fields))
         run = small_run(**changes)
         without_effect = {"steps", "segment", "micro_batch", "checkpoint_every", "keep_last", "validate_every"}
         spec = run.model_dump(mode="json", exclude=without_effect)
@@ -103,11 +171,16 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
             "run": run,
             "seed": 0,
             "spec": spec,
-            "latents": latents,
-            "init": None,
-            "store": tmp_path / store,
+            "paths": Paths(
+                **{
+                    "latents": latents,
+                    "store": tmp_path / store,
+                    "out": tmp_path / store / f"step_{until:07d}.json",
+                }
+                | paths
+            ),
+            "machine": Machine(**machine),
             "until": until,
-            "out": tmp_path / store / f"step_{until:07d}.json",
         }
         return Job(**(defaults | fields))
 

@@ -15,15 +15,14 @@ from dithc.automem.planning.planner import Plan
 from dithc.comm import Group
 from dithc.config import training
 from dithc.hardware import description, discover
-from dithc.log import UserError, read_metrics
+from dithc.log import UserError
 from dithc.memory import Tiers
-from dithc.runs import Manifest, Store
-from dithc.tensors import read_tensors
+from dithc.runs import Manifest
 from dithc.train import background, memory, train
-from dithc.train.checkpoints.content import OPTIMIZER_FILE
-from dithc.train.job.job import DONE, STOPPED
+from dithc.train.job.job import DONE
 from dithc.train.memory import PLAN_FILE, TrainingMemory
 from tests.train import faults
+from tests.train.conftest import assert_equal, config_of, hashes, rows, store_of, tensors_of
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,21 +67,12 @@ def wide(job):
     return make
 
 
-def rows(job) -> list[dict[str, float]]:
-    return read_metrics(Store.of_run(job.out)[0].folder / "metrics")
-
-
 def losses(job) -> list[float]:
     return [row["loss"] for row in rows(job)]
 
 
-def hashes(job) -> dict[str, str]:
-    store, step = Store.of_run(job.out)
-    return {entry["path"]: entry["sha256"] for entry in store.open(step).files}
-
-
 def plan_of(job) -> Plan:
-    return Plan.from_dict(json.loads((Store.of_run(job.out)[0].folder / PLAN_FILE).read_text())["plan"])
+    return Plan.from_dict(json.loads((store_of(job).folder / PLAN_FILE).read_text())["plan"])
 
 
 @pytest.mark.sampled
@@ -104,34 +94,28 @@ def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, s
     assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
     assert losses(managed) == losses(plain)
     assert hashes(managed) == hashes(plain)
-    assert Manifest.read(managed.out).digest == Manifest.read(plain.out).digest
+    assert Manifest.read(managed.paths.out).digest == Manifest.read(plain.paths.out).digest
     assert not plan_of(managed).everything_resident
     held_out = [row["val_loss"] for row in rows(managed)]
     assert held_out == sorted(held_out, reverse=True)
 
 
 @pytest.mark.slow
-def test_metrics_say_what_moved_and_that_the_budget_held(wide):
+def test_metrics_plan_and_log_say_what_moved_and_that_the_budget_held(wide, caplog):
     plain, managed = wide("plain"), wide("managed", memory=TIGHT)
-    for one in (plain, managed):
-        train(one, Group())
+    with caplog.at_level("INFO", logger="dithc"):
+        for one in (plain, managed):
+            train(one, Group())
     followed = rows(managed)[WARM_UP:]
     assert all(row["offloaded_bytes"] > 0 and row["loaded_bytes"] > 0 for row in followed)
     assert all(0 < row["fast_peak_bytes"] <= BUDGET for row in rows(managed))
     assert all(row["stall_seconds"] >= 0 and row["spills"] >= 0 for row in followed)
     assert "loaded_bytes" not in rows(plain)[0]
-    numbers = Manifest.read(managed.out).numbers
+    numbers = Manifest.read(managed.paths.out).numbers
     assert 0 < numbers["fast_peak_bytes"] <= BUDGET
     assert numbers["offloaded_bytes_median"] > 0
-    assert Manifest.read(plain.out).numbers["offloaded_bytes_median"] is None
-
-
-@pytest.mark.slow
-def test_plan_is_said_once_and_written_into_the_store(wide, caplog):
-    one = wide("managed", memory=TIGHT)
-    with caplog.at_level("INFO", logger="dithc"):
-        train(one, Group())
-    found = json.loads((Store.of_run(one.out)[0].folder / PLAN_FILE).read_text())
+    assert Manifest.read(plain.paths.out).numbers["offloaded_bytes_median"] is None
+    found = json.loads((store_of(managed).folder / PLAN_FILE).read_text())
     assert [tier["budget_bytes"] for tier in found["tiers"]] == [BUDGET, None]
     assert found["trace"]["units"]
     plan = Plan.from_dict(found["plan"])
@@ -153,28 +137,6 @@ def test_either_continues_what_the_other_began(wide, first):
     assert losses(parts[1]) == losses(whole)
 
 
-@pytest.mark.slow
-def test_file_is_a_tier_and_leaves_nothing_in_its_folder(wide, tmp_path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    with_file = training.Memory(fast_budget_gib=BUDGET / GIB, file_folder=str(folder), file_gib=0.1)
-    plain, managed = wide("plain"), wide("managed", memory=with_file)
-    assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
-    assert hashes(managed) == hashes(plain)
-    assert list(folder.iterdir()) == []
-    assert any(row["offloaded_bytes"] > 0 for row in rows(managed))
-
-
-@pytest.mark.slow
-def test_room_for_everything_moves_nothing(wide):
-    plain, managed = wide("plain"), wide("managed", memory=training.Memory(fast_budget_gib=1.0))
-    for one in (plain, managed):
-        train(one, Group())
-    assert hashes(managed) == hashes(plain)
-    assert plan_of(managed).everything_resident
-    assert {(row["loaded_bytes"], row["offloaded_bytes"], row["spills"]) for row in rows(managed)[1:]} == {(0, 0, 0)}
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
@@ -186,45 +148,22 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     finally:
         faults.heal()
     assert hashes(managed) == hashes(plain)
-    assert Manifest.read(managed.out).numbers["left_out"] == [4]
-
-
-@pytest.mark.slow
-def test_stopped_and_started_at_every_step_ends_in_the_same_bytes(wide):
-    plain, managed = wide("plain"), wide("managed", memory=TIGHT, walltime_minutes=0.0)
-    train(plain, Group())
-    assert [train(managed, Group()) for _ in range(STEPS)] == [STOPPED] * (STEPS - 1) + [DONE]
-    assert hashes(managed) == hashes(plain)
+    assert Manifest.read(managed.paths.out).numbers["left_out"] == [4]
 
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
     one = wide("store", memory=training.Memory(file_folder=str(tmp_path / "missing"), file_gib=0.1))
     with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
-    assert not list(one.store.glob("small-*"))
-
-
-def test_more_than_the_disk_has_is_an_error_before_any_work(wide, tmp_path):
-    one = wide("store", memory=training.Memory(file_folder=str(tmp_path), file_gib=1e6))
-    with pytest.raises(UserError, match="fix"):
-        train(one, Group())
-    assert list(tmp_path.glob("small-*")) == []
+    assert not list(one.paths.store.glob("small-*"))
 
 
 @pytest.mark.slow
 def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
     """As started by the rules of the workflow."""
-    run, machine = wide("store").run.model_dump(mode="json"), {"memory": TIGHT.model_dump()}
-    dataset = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
-        "codec": "pixels",
-    }
-    content = {"datasets": {"toy": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
-    (tmp_path / "config.json").write_text(json.dumps(content | {"machine": machine}))
+    config = config_of(tmp_path / "config.json", wide("store").run, machine={"memory": TIGHT.model_dump()})
     out = tmp_path / "store" / "step.json"
-    words = ["--config", tmp_path / "config.json", "--run", "small", "--latents", latents, "--out", out]
+    words = ["--config", config, "--run", "small", "--latents", latents, "--out", out]
     done = subprocess.run(
         [sys.executable, "-m", "dithc", "train", *words, "--store", tmp_path / "store"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -249,7 +188,7 @@ class TestOneTier:
         one = wide("store", until=2)
         assert train(one, Group()) == DONE
         assert opened == []
-        assert not (Store.of_run(one.out)[0].folder / PLAN_FILE).exists()
+        assert not (store_of(one).folder / PLAN_FILE).exists()
         assert "stall_seconds" not in rows(one)[0]
 
     def test_asking_for_it_is_refused(self):
@@ -312,6 +251,7 @@ class TestOnSeveralRanks:
                 "until": 3,
             },
             "recompute": {"sharding": "zero1", "recompute": "block"},
+            "layers": {"strategy": "dp+tp", "global_batch": IMAGES},
         }
         pairs = [
             (wide(f"{name}-plain", **settings), wide(f"{name}-managed", memory=TIGHT, **settings))
@@ -322,30 +262,7 @@ class TestOnSeveralRanks:
         assert done.returncode == 0, done.stderr
         for plain, managed in pairs:
             assert losses(managed) == losses(plain)
-            assert_same_tensors(managed, plain)
+            assert_equal(tensors_of(managed), tensors_of(plain))
             assert not plan_of(managed).everything_resident
-            assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"
-
-    @pytest.mark.sampled("several ranks")
-    def test_layers_that_ranks_share_are_managed_too(self, wide, tmp_path):
-        plain, managed = (
-            wide(name, strategy="dp+tp", **settings)
-            for name, settings in (("plain", {}), ("managed", {"memory": TIGHT}))
-        )
-        done = train_on_ranks(tmp_path, [plain, managed])
-        assert done.returncode == 0, done.stderr
-        assert losses(managed) == losses(plain)
-        assert_same_tensors(managed, plain)
-
-
-def assert_same_tensors(one, other) -> None:
-    """Compare all tensors in the last checkpoints, assembled from all ranks' files."""
-    found, truth = (Store.of_run(job.out)[0].open(job.until) for job in (one, other))
-    for kind in ("raw", "ema", OPTIMIZER_FILE):
-        tensors = [
-            read_tensors(where.folder / kind if kind == OPTIMIZER_FILE else where.weights(kind))
-            for where in (found, truth)
-        ]
-        assert tensors[0].keys() == tensors[1].keys()
-        for name, value in tensors[1].items():
-            assert torch.equal(tensors[0][name], value), name
+            if plain.machine.strategy == "dp":
+                assert "gradients" in plan_of(managed).state, "the ranks' sums lie in a tier"

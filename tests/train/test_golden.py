@@ -8,9 +8,7 @@ and explain the change in the commit.
 """
 
 import json
-import math
 import os
-import statistics
 from pathlib import Path
 
 import pytest
@@ -18,14 +16,12 @@ import torch
 
 from dithc.comm import Group
 from dithc.hcops.active import backend_of
-from dithc.log import read_metrics
-from dithc.runs import Store
 from dithc.train import train
 from dithc.train.step import Trainer
+from tests.train.conftest import rows
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 STEPS = 10
-LONG, TAIL = 300, 100
 # Unit roundoff of fp32, times the longest dot product (the MLP's width, 4 x 32), times the consecutive linear layers of
 # an activation (patch, 2 blocks of 4, final): the worst case of the forward pass to first order. Updates propagate an
 # error by lr (1e-3) times its gradient, ten times: far below.
@@ -35,7 +31,7 @@ TOLERANCE = 2**-24 * 128 * 10
 def losses_of(job, store, **changes):
     one = job(store, **changes)
     train(one, Group())
-    return [row["loss"] for row in read_metrics(Store.of_run(one.out)[0].folder / "metrics")]
+    return [row["loss"] for row in rows(one)]
 
 
 def ten_losses(job, store):
@@ -60,20 +56,6 @@ def test_ten_losses_repeat_to_the_bit(job, backend, threads, use_backend):
     use_backend(backend)
     torch.set_num_threads(threads)
     assert ten_losses(job, "first") == ten_losses(job, "second")
-
-
-@pytest.mark.sampled
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["numba", "c"])
-def test_three_hundred_steps_end_where_those_of_the_reference_end(job, backend, use_backend):
-    use_backend("reference")
-    settings = {"until": LONG, "steps": LONG, "warmup_steps": 3, "checkpoint_every": LONG}
-    truth = losses_of(job, "truth", **settings)[-TAIL:]
-    use_backend(backend)
-    found = losses_of(job, "found", **settings)[-TAIL:]
-    # Both see the same images and noise, so that the noise of the mean is far below the spread of single losses.
-    noise = statistics.stdev(truth) / math.sqrt(TAIL)
-    assert statistics.mean(found) == pytest.approx(statistics.mean(truth), abs=noise)
 
 
 def test_a_run_that_names_its_back_end_is_served_by_it_and_leaves_the_choice_as_it_was(job, monkeypatch, use_backend):

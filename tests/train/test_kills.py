@@ -1,6 +1,5 @@
 """Tests of training on two ranks with a lost rank or launcher: joint end, restart to the same bytes."""
 
-import json
 import os
 import re
 import signal
@@ -8,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.environment import HYDRA_PROXY
 from dithc.log import read_metrics
-from tests.attack.trainings import Training, hashes, name_of, newest
+from tests.attack.trainings import Training, hashes, newest
 from tests.ranks import launcher, needs_launcher
+from tests.train.conftest import config_of
 
 STEPS = 100_000
 pytestmark = [
@@ -30,20 +29,11 @@ def named_memory(pid: int) -> set[str]:
 @pytest.fixture
 def start(tmp_path, latents, job):
     """Return a function that trains a store up to a step."""
-    toy = {
-        "title": "toy",
-        "source": {"kind": "image-folder", "synthetic": {}},
-        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
-        "codec": "pixels",
-    }
     (tmp_path / "killed").mkdir()
 
     def start(name, until=STEPS, checkpoint_every=2):
-        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run.model_dump(mode="json")
-        content = {"datasets": {"toy": toy}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"small": run}}
-        config = tmp_path / "config.yaml"
-        config.write_text(json.dumps(content))
-        return Training(config, latents, tmp_path / name, until=until)
+        run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run
+        return Training(config_of(tmp_path / "config.yaml", run), latents, tmp_path / name, until=until)
 
     return start
 
@@ -73,21 +63,6 @@ def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_
             status = training.process.wait(timeout=600)
             assert status == 0, training.said.read_text()
     assert hashes(tmp_path / "killed" / training.out.name) == hashes(tmp_path / "whole" / training.out.name)
-
-
-@pytest.mark.sampled("killed ranks")
-@pytest.mark.parametrize("number", [0, 1])
-def test_rank_killed_while_ranks_connect_is_started_again_with_all(number, start):
-    with start("killed", 3) as training:
-        pid = training.connecting(number)
-        os.kill(pid, signal.SIGKILL)
-        status, said = training.end()
-    assert status == 0, said
-    assert f"rank {number} (process {pid}) was ended by SIGKILL" in said
-    assert f"rank {number} was ended by SIGKILL before the ranks had found each other: ending them" in said
-    with start("whole", 3) as whole:
-        assert whole.end()[0] == 0
-    assert hashes(training.out) == hashes(whole.out)
 
 
 INTERRUPTED_ONCE = """
@@ -134,18 +109,6 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
     assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", said), said
     with start("killed", newest(tmp_path / "killed") + 3) as training:
         assert training.end()[0] == 0
-
-
-@pytest.mark.sampled("killed ranks")
-def test_ranks_end_with_what_the_launcher_started_on_their_node(start):
-    with start("killed") as training:
-        training.wait_for_progress()
-        proxies = [pid for pid in training.alive() if name_of(pid) == HYDRA_PROXY]
-        if not proxies:
-            pytest.skip("mpiexec is not MPICH's")
-        os.kill(proxies[0], signal.SIGKILL)
-        status, said = training.end()
-        assert status not in (0, 75, 76), said
 
 
 @pytest.mark.sampled("killed ranks")

@@ -85,66 +85,13 @@ def test_schedules_of_one_step_and_of_all_steps_are_there():
     assert learning_rate_at(25, whole) == pytest.approx(0.6)
 
 
-def test_moments_decay_by_the_betas_of_the_run():
-    ours, theirs = net(), net()
-    optimizer = Optimizer.of_run(ours, training.Run(dataset="toy", lr=0.1, clip=None, betas=[0.7, 0.95]))
-    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.0)
-    x = torch.randn(5, 3)
-    for step in (1, 2, 3):
-        optimizer.zero()
-        torchs.zero_grad()
-        ours(x).square().mean().backward()
-        theirs(x).square().mean().backward()
-        optimizer.update(step)
-        torchs.step()
-    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
-
-
-def test_optimizer_state_goes_through_tensors_to_the_bit():
-    settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01)
-    a, b = net(), net()
-    first, second = Optimizer.of_run(a, settings), Optimizer.of_run(b, settings)
-    x = torch.randn(5, 3)
-    for step in (1, 2, 3):
-        first.zero()
-        a(x).square().mean().backward()
-        first.update(step)
-        if step == 2:
-            second.load(first.state())
-            b.load_state_dict(a.state_dict())
-    second.zero()
-    b(x).square().mean().backward()
-    second.update(3)
-    assert all(torch.equal(left, right) for left, right in zip(a.parameters(), b.parameters(), strict=True))
-
-
-def test_state_of_other_parameters_is_refused():
-    settings = training.Run(dataset="toy")
-    with pytest.raises(UserError, match="optimizer state"):
-        Optimizer.of_run(net(), settings).load({"step": torch.zeros(())})
-
-
-def test_gradients_are_clipped_to_the_limit_and_the_norm_before_is_reported():
-    model = net()
-    optimizer = Optimizer.of_run(model, training.Run(dataset="toy", clip=0.5))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    assert optimizer.clip() == pytest.approx(count**0.5)
-    optimizer.update(1)
-    # After one update from zero the first moment is 1 - beta1 = 0.1 times the gradient as it was used.
-    used = [value / 0.1 for name, value in optimizer.state().items() if name.startswith("exp_avg.")]
-    assert sum(float(value.square().sum()) for value in used) == pytest.approx(0.25, rel=1e-4)
-
-
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     use_backend(backend)
-    settings = training.Run(dataset="toy", lr=0.1, weight_decay=0.01, clip=0.5, warmup_steps=0)
+    settings = training.Run(dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, clip=0.5, warmup_steps=0)
     ours, theirs = net(), net()
     optimizer = Optimizer.of_run(ours, settings)
-    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.01)
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
         optimizer.zero()
@@ -200,9 +147,11 @@ def test_grace_follows_the_slowest_recent_step_and_save():
     assert pace.grace_seconds == LEAVING_SECONDS
     for seconds in [9.0] + [1.0] * 19 + [2.0]:
         pace.step(seconds)
-    pace.save(3.0)
-    pace.save(0.5)
-    assert pace.grace_seconds == 2 * 2.0 + 2 * 3.0 + LEAVING_SECONDS
+    for seconds in (3.0, 0.5):
+        pace.save(seconds)
+    for seconds in (30.0, 20.0):
+        pace.validation(seconds)
+    assert pace.grace_seconds == 2 * (2.0 + 30.0) + 2 * 3.0 + LEAVING_SECONDS
 
 
 def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():

@@ -5,11 +5,11 @@ A plan is advice: every tensor has a valid place with any plan or without a plan
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Place = Literal["fast", "slow"]
 Kind = Literal["outside", "state", "weights", "gradients", "saved", "working"]
-KINDS: tuple[Kind, ...] = ("outside", "state", "weights", "gradients", "saved", "working")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,20 @@
 """A plan as a document: JSON conversion, and a terminal table in which equal units share a line."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Self
 
-from dithc.automem.json_text import JsonText
 from dithc.automem.planning.decision import Decision, Level, Phase, Place
 from dithc.automem.planning.reasons import size
 from dithc.log import problem
 
+SCHEMA = 1
 HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(JsonText):
+class Plan:
     """Decisions by unit, state placement by name, and the predicted timeline of a step."""
 
     units: Mapping[str, Decision]  # in forward order
@@ -38,11 +38,6 @@ class Plan(JsonText):
         )
 
     @property
-    def moved_bytes(self) -> int:
-        """Bytes per step between the levels: copies, and weights read in place."""
-        return self.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in self.phases)
-
-    @property
     def stall_seconds(self) -> float:
         """Predicted waiting per step."""
         return sum(phase.stall_seconds for phase in self.phases)
@@ -58,39 +53,40 @@ class Plan(JsonText):
         return max((phase.fast_bytes for phase in self.phases), default=0)
 
     def describe(self) -> str:
-        """Return a table: a line per unit, totals and reasons."""
-        return _table(self)
+        """Return a table: a line per unit (or run of equal units), the state, totals and reasons."""
+        rows = [HEAD, *_rows(self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        if self.state and self.phases:
+            slow, first = sum(place == "slow" for place in self.state.values()), self.phases[0]
+            parts = ((first.fast_parts, self.fast), (first.slow_parts, self.slow))
+            held = ", ".join(f"{size(part['state'])} in {level.name}" for part, level in parts)
+            lines.append(f"state: {held} ({slow} of {len(self.state)} pieces)")
+        return "\n".join([*lines, *_totals(self), *self.reasons])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-ready data."""
+        return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
-    def _of(cls, fields: dict[str, Any]) -> Self:
-        units = {
-            name: Decision(**{**decision, "saved": tuple(decision["saved"])})
-            for name, decision in fields.pop("units").items()
-        }
-        phases = tuple(Phase(**phase) for phase in fields.pop("phases"))
-        reasons = tuple(fields.pop("reasons"))
-        fast, slow = Level(**fields.pop("fast")), Level(**fields.pop("slow"))
-        return cls(units=units, phases=phases, reasons=reasons, fast=fast, slow=slow, **fields)
-
-    @staticmethod
-    def unreadable(got: str, expected: str) -> Exception:
-        return problem("memory plan", got=got, expected=expected, fix="recreate it by AutoMem with this version")
-
-
-def _table(plan: Plan) -> str:
-    """Format a line per unit (or run of equal units), the state, totals and reasons."""
-    rows = [HEAD, *_rows(plan)]
-    first = plan.phases[0] if plan.phases else None
-    if plan.state and first:
-        slow = sum(place == "slow" for place in plan.state.values())
-        held = f"{size(first.fast_parts['state'])} in {plan.fast.name}, {size(first.slow_parts['state'])} in {plan.slow.name}"
-        rows.append((f"state: {held} ({slow} of {len(plan.state)} pieces)",))
-    widths = [max(len(row[column]) for row in rows if len(row) > 1) for column in range(len(HEAD))]
-    lines = [
-        row[0] if len(row) == 1 else "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*lines, *_totals(plan), *plan.reasons])
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Parse the output of `to_dict`; UserError for another schema, or missing or unknown fields."""
+        fields = {**data}
+        try:
+            if fields.pop("schema", None) != SCHEMA:
+                raise KeyError(f"schema {data.get('schema')}")
+            units = fields.pop("units").items()
+            return cls(
+                units={name: Decision(**{**unit, "saved": tuple(unit["saved"])}) for name, unit in units},
+                phases=tuple(Phase(**phase) for phase in fields.pop("phases")),
+                reasons=tuple(fields.pop("reasons")),
+                fast=Level(**fields.pop("fast")),
+                slow=Level(**fields.pop("slow")),
+                **fields,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            expected, fix = f"schema {SCHEMA} with its fields", "recreate it by AutoMem with this version"
+            raise problem("memory plan", got=error, expected=expected, fix=fix) from error
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:

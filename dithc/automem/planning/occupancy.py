@@ -33,12 +33,10 @@ class Spans:
         return list(accumulate(map(sum, zip(*self._changes.values(), strict=True))))[:-1]
 
 
-def occupancy(
-    trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place], turns: tuple[Turn, ...] | None = None
-) -> tuple[Spans, Spans]:
+def occupancy(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place]) -> tuple[Spans, Spans]:
     """Return the bytes in fast and in slow memory at each of the 2 L + 1 turns."""
     num_units = len(trace.units)
-    turns = turns or turns_of(trace, decisions)
+    turns = turns_of(trace, decisions)
     end = 2 * num_units
     fast, slow = Spans(end + 1), Spans(end + 1)
     fast.add("outside", 0, end, trace.outside_bytes)
@@ -49,8 +47,16 @@ def occupancy(
     for index, unit in enumerate(trace.units):
         decision = decisions[unit.name]
         for tensor in unit.saved:
-            if not is_dropped(decision, tensor, num_units - 1 - index):
-                _add_saved(trace, index, tensor, is_offloaded(decision, tensor.ordinal), starts, fast, slow)
+            if is_dropped(decision, tensor, num_units - 1 - index):
+                continue
+            # In its own forward turn a tensor counts as the unit's use, unless it is an input.
+            first, last = index if tensor.is_input else index + 1, num_units + tensor.last_reader
+            if is_offloaded(decision, tensor.ordinal):
+                leave = last_saver(trace, index, tensor)
+                fast.add("saved", first, leave, tensor.bytes)
+                slow.add("saved", leave + 1, num_units + tensor.first, tensor.bytes)
+                first = max(starts[unit.name, tensor.ordinal], first, leave + 1)
+            fast.add("saved", first, last, tensor.bytes)
         for turn, carried in ((index, unit.forward_carried_bytes), (end - 1 - index, unit.backward_carried_bytes)):
             fast.add("working", turn, turn, carried + working_bytes(unit, decision, forward=turn < num_units))
     return fast, slow
@@ -121,26 +127,3 @@ def _add_weights(
             else:
                 fast.add("weights", starts[unit.name, "forward"], index, unit.weight_bytes)
                 fast.add("weights", starts[unit.name, "backward"], backward, unit.weight_bytes)
-
-
-def _add_saved(
-    trace: Trace,
-    index: int,
-    tensor: Saved,
-    offloaded: bool,
-    starts: Mapping[tuple[str, object], int],
-    fast: Spans,
-    slow: Spans,
-) -> None:
-    """Add a saved tensor; in its own forward turn it counts as the unit's use, unless it is an input."""
-    num_units = len(trace.units)
-    first = index if tensor.is_input else index + 1
-    last = num_units + tensor.last_reader
-    if not offloaded:
-        fast.add("saved", first, last, tensor.bytes)
-        return
-    load = starts[trace.units[index].name, tensor.ordinal]
-    leave = last_saver(trace, index, tensor)
-    fast.add("saved", first, leave, tensor.bytes)
-    fast.add("saved", max(load, first, leave + 1), last, tensor.bytes)
-    slow.add("saved", leave + 1, num_units + tensor.first, tensor.bytes)

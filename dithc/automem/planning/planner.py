@@ -28,22 +28,15 @@ from dithc.automem.planning.turns import is_offloaded, last_saver, turns_of
 from dithc.automem.trace import Trace
 from dithc.log import problem
 
-__all__ = ["Decision", "Level", "Phase", "Place", "Plan", "plan"]
 
-
-def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False, copies_beside: bool = True) -> Plan:
+def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False) -> Plan:
     """Plan the placement at each turn of a training step (paper section 4.2, Algorithm 1).
 
-    Args:
-        trace: Trace of one step, recorded with everything in fast memory.
-        fast: Level with the budget.
-        slow: Next lower level; a byte moves at the slower rate of both.
-        allow_recompute: Allow units to run again if copies cannot be hidden.
-        copies_beside: Whether copies run in the background. If False they block computing, so none starts early.
+    `trace` was recorded with everything in fast memory. A byte moves at the slower rate of both levels.
 
     Returns:
-        The plan; if nothing fits, the plan with the least memory, reported in `fits` and `reasons`. Without recomputation, a
-        larger `fast` budget never moves more bytes.
+        The plan; if nothing fits, the plan with the least memory, reported in `fits` and `reasons`. Without
+        recomputation, a larger `fast` budget never moves more bytes.
 
     Raises:
         UserError: A rate is not positive, or a budget is negative.
@@ -53,7 +46,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         if not all(rate > 0 for rate in rates) or (level.budget_bytes or 0) < 0:
             expected = "a rate above 0, and a budget of at least 0 bytes"
             raise problem(f"memory level {level.name}", got=level, expected=expected, fix="measure it, or set it")
-    search = _Search(trace, fast, slow, copies_beside=copies_beside)
+    search = _Search(trace, fast, slow)
     choice = search.first_fit()
     if allow_recompute:
         choice = search.recompute(choice)
@@ -67,7 +60,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         state=state,
         phases=phases,
         fits=fits,
-        reasons=reasons(trace, decisions, state, phases, everything, fast=fast, slow=slow, fits=fits),
+        reasons=reasons(decisions, phases, everything, fast=fast, slow=slow, fits=fits),
         fast=fast,
         slow=slow,
         in_place_bytes=2 * sum(unit.weight_bytes for unit in trace.units if decisions[unit.name].weights == "in place"),
@@ -106,18 +99,14 @@ class _Choice:
 class _Search:
     """Candidate plans for a trace and two levels, with their needs."""
 
-    def __init__(self, trace: Trace, fast: Level, slow: Level, *, copies_beside: bool) -> None:
-        self.trace, self.fast, self.slow, self.copies_beside = trace, fast, slow, copies_beside
+    def __init__(self, trace: Trace, fast: Level, slow: Level) -> None:
+        self.trace, self.fast, self.slow = trace, fast, slow
         self.rates = rates_between(fast, slow)
         self.rungs: Sequence[Rung] = ladder(trace, self.rates)
         # Distances for all movable tensors. They are equal on every rung, so that each rung needs no more than the
         # previous rung.
-        self.farthest = tuple(self._hiding(compute_seconds(trace), loads(trace, None)))
+        self.farthest = tuple(hiding_distances(compute_seconds(trace), loads(trace, None), self.rates.load))
         self.resident = _Choice(0, self.farthest)
-
-    def _hiding(self, seconds: Sequence[float], bytes_at: Sequence[int]) -> list[int]:
-        """Return prefetch distances, 0 without background copies."""
-        return hiding_distances(seconds, bytes_at, self.rates.load) if self.copies_beside else [0] * len(bytes_at)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
         """Return the decisions and state placement of a choice."""
@@ -135,9 +124,7 @@ class _Search:
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
         """Return the predicted timeline of a choice."""
         decisions, state = self.spell_out(choice)
-        return timeline(
-            self.trace, decisions, state, fast=self.fast, rates=self.rates, copies_beside=self.copies_beside
-        )
+        return timeline(self.trace, decisions, state, fast=self.fast, rates=self.rates)
 
     def first_fit(self) -> _Choice:
         """Return the first rung that fits with full prefetch distances, else the last rung with reduced distances."""
@@ -159,7 +146,9 @@ class _Search:
         decisions, state = self.spell_out(choice)
         held = occupancy(self.trace, decisions, state)[0].totals()
         weights, saved = weight_loads(self.trace, decisions), saved_loads(self.trace, decisions)
-        wanted = self._hiding(compute_seconds(self.trace, decisions), list(map(add, weights, saved)))
+        wanted = hiding_distances(
+            compute_seconds(self.trace, decisions), list(map(add, weights, saved)), self.rates.load
+        )
         distances, num_turns = list(choice.distances), len(wanted)
         for nearer in (True, False):
             for turn, distance in enumerate(wanted):

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from dithc.automem.planning.decision import Decision, Level, Phase, Place
-from dithc.automem.trace import Trace
+from dithc.automem.planning.decision import Decision, Level, Phase
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def reasons(
-    trace: Trace,
     decisions: Mapping[str, Decision],
-    state: Mapping[str, Place],
     phases: Sequence[Phase],
     everything: Sequence[Phase],
     *,
@@ -28,9 +25,6 @@ def reasons(
     lines = [
         f"{fast.name} has {budget}{share} of the {size(worst.fast_bytes)} required for everything ({_turn(worst)})"
     ]
-    moved = _moved(trace, decisions, state)
-    if moved:
-        lines.append(f"in {slow.name}: {'; '.join(moved)}")
     again = [name for name, decision in decisions.items() if decision.recompute]
     if again:
         lines.append(
@@ -47,25 +41,6 @@ def size(num_bytes: int) -> str:
         if num_bytes >= unit:
             return f"{num_bytes / unit:.2f} {name}"
     return f"{num_bytes} B"
-
-
-def _moved(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place]) -> list[str]:
-    """Describe the content of slow memory by kind."""
-    slow_state = [item.bytes for item in trace.state if state[item.name] == "slow"]
-    parts = [f"{len(slow_state)} of {len(trace.state)} pieces of state ({size(sum(slow_state))})"] if slow_state else []
-    gradients = [unit for unit in trace.units if decisions[unit.name].gradients == "slow"]
-    if gradients:
-        parts.append(f"gradients of {len(gradients)} units")
-    offloaded = [decision for decision in decisions.values() if decision.offloaded_bytes]
-    if offloaded:
-        num_bytes = sum(decision.offloaded_bytes for decision in offloaded)
-        parts.append(f"saved tensors of {len(offloaded)} units temporarily ({size(num_bytes)})")
-    for kind, how in (("copied", "copied before use"), ("in place", "used in place")):
-        units = [decision for decision in decisions.values() if decision.weights == kind]
-        if units:
-            num_bytes = sum(decision.weight_bytes for decision in units)
-            parts.append(f"weights of {len(units)} units, {how} ({size(num_bytes)})")
-    return parts
 
 
 def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequence[Phase]) -> list[str]:

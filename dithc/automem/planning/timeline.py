@@ -8,6 +8,7 @@ them there.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import add
 
 from dithc.automem.planning.decision import Decision, Level, Phase, Place, Rates
 from dithc.automem.planning.distance import compute_seconds
@@ -42,11 +43,10 @@ def timeline(
     *,
     fast: Level,
     rates: Rates,
-    copies_beside: bool = True,
 ) -> tuple[Phase, ...]:
-    """Return the 2 L + 1 phases of a step; without `copies_beside` each copy blocks computing."""
+    """Return the 2 L + 1 phases of a step."""
     turns = turns_of(trace, decisions)
-    in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state, turns))
+    in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state))
     seconds = [*compute_seconds(trace, decisions), trace.update_seconds]
     play = _Play(trace, rates)
     stalls: list[float] = []
@@ -61,10 +61,8 @@ def timeline(
         ends.append(play.now)
         if turn < len(turns):
             play.offload(turns[turn])
-            play.now = play.now if copies_beside else play.all_have_left
-    loaded, offloaded = play.loads_by_phase(ends), play.offloads_by_phase(ends)
-    for turn, num_bytes in enumerate(_gradients(trace, decisions)):
-        offloaded[turn] += num_bytes
+    loaded = _by_phase(play.loads.begun, ends)
+    offloaded = list(map(add, _by_phase(play.offloads.begun, ends), _gradients(trace, decisions)))
     return tuple(
         Phase(
             name=turns[turn].unit if turn < len(turns) else "update",
@@ -93,7 +91,7 @@ class _Play:
         for unit in trace.units:
             for tensor in unit.saved:
                 self._readers.setdefault(len(trace.units) + tensor.first, []).append((unit.name, tensor.ordinal))
-        self._loads, self._offloads = _Stream(rates.load), _Stream(rates.offload)
+        self.loads, self.offloads = _Stream(rates.load), _Stream(rates.offload)
         self._leaving: deque[tuple[float, int]] = deque()
         self._leaving_bytes = 0
 
@@ -118,28 +116,15 @@ class _Play:
             due.append(((name, ordinal), self._units[name].saved[ordinal].bytes))
         needed: list[Item] = [(this.unit, this.kind), *self._readers.get(turn, [])]
         for item, num_bytes in sorted(due, key=lambda pair: pair[0] not in needed):
-            self._loads.copy(item, num_bytes, not_before=max(self.now, self._offloads.ends.get(item, 0.0)))
-        self.now = max([self.now, *(self._loads.ends.get(item, 0.0) for item in needed)])
+            self.loads.copy(item, num_bytes, not_before=max(self.now, self.offloads.ends.get(item, 0.0)))
+        self.now = max([self.now, *(self.loads.ends.get(item, 0.0) for item in needed)])
 
     def offload(self, this: Turn) -> None:
         """Offload the tensors that this turn used last."""
         for name, ordinal in this.offload_saved:
             num_bytes = self._units[name].saved[ordinal].bytes
-            self._leaving.append((self._offloads.copy((name, ordinal), num_bytes, not_before=self.now), num_bytes))
+            self._leaving.append((self.offloads.copy((name, ordinal), num_bytes, not_before=self.now), num_bytes))
             self._leaving_bytes += num_bytes
-
-    @property
-    def all_have_left(self) -> float:
-        """Return the end time of the last offload."""
-        return max(self.now, self._offloads.free_at)
-
-    def loads_by_phase(self, ends: list[float]) -> list[int]:
-        """Return the bytes of loads that began in each phase."""
-        return _by_phase(self._loads.begun, ends)
-
-    def offloads_by_phase(self, ends: list[float]) -> list[int]:
-        """Return the bytes of offloads that began in each phase."""
-        return _by_phase(self._offloads.begun, ends)
 
 
 def _by_phase(begun: list[tuple[float, int]], ends: list[float]) -> list[int]:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import training
+from dithc.latents import Latents
 from dithc.log import logger, problem
 from dithc.model import DiT
 from dithc.runs import Store
 from dithc.tensors import Piece, read_tensors
 from dithc.train.checkpoints.weights import network_kind
 from dithc.train.homes import Home, anywhere
+from dithc.train.job import Job
 from dithc.train.optimizer import Ema, Optimizer
 from dithc.train.strategies import Layout, Strategy
 
@@ -48,11 +50,7 @@ class Kept:
     def take_up(
         self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
     ) -> None:
-        """Load a checkpoint of the same run, written by any number of ranks.
-
-        Raises:
-            UserError: a fact named in `same` differs between the checkpoint and `said`, the facts of this run.
-        """
+        """Load a checkpoint by any ranks; UserError if a fact named in `same` differs from `said`, this run's facts."""
         for key in same:
             if checkpoint.meta.get(key) != said[key]:
                 raise problem(
@@ -72,11 +70,7 @@ class Kept:
         self.load(checkpoint)
 
     def load(self, checkpoint: Store.Checkpoint) -> None:
-        """Load an intact checkpoint.
-
-        Raises:
-            UserError: the checkpoint belongs to another model, or is damaged.
-        """
+        """Load an intact checkpoint; UserError if it belongs to another model, or is damaged."""
         self.strategy.ready()
         cut = self.strategy.cut
         _load(self.model, cut(read_tensors(checkpoint.weights("raw"))), origin=checkpoint.folder)
@@ -116,13 +110,7 @@ def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = 
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model's state dictionary, tied weights only once.
-
-    Tied weights have their first name.
-
-    Raises:
-        UserError: the dictionary holds a value that is not a tensor.
-    """
+    """Return the tensors of a model's state dictionary, tied weights once; UserError for any other value."""
     found, seen = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
@@ -138,22 +126,17 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def facts(
-    *, run: training.Run, seed: int, model: DiT, codec: str, scale: float, layout: Layout, threads: int
-) -> dict[str, Any]:
-    """Return the facts stored in every checkpoint.
-
-    They rebuild `model` (before a strategy shards it) and resume the run.
-    """
-    trainable = sum(value.numel() for value in model.parameters())
+def facts(job: Job, *, model: DiT, latents: Latents, layout: Layout) -> dict[str, Any]:
+    """Return the facts in every checkpoint, which rebuild `model` (before a strategy shards it) and resume the run."""
+    run, info = job.run, latents.info
     return {
-        "seed": seed,
+        "seed": job.seed,
         "model": model.config.described(),
         "num_classes": model.config.num_classes,
-        "codec": codec,
-        "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": scale},
+        "codec": info["codec"],
+        "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": info["scale"]},
         "preset": run.model.preset,
-        "parameters": trainable,
+        "parameters": sum(value.numel() for value in model.parameters()),
         "dtype": run.dtype,
         "objective": run.objective.model_dump(mode="json"),
         "global_batch": run.global_batch,
@@ -161,7 +144,7 @@ def facts(
         "micro_batch": run.micro_batch,
         "ranks": layout.size,
         "strategy": layout.name,
-        "threads": threads,
+        "threads": torch.get_num_threads(),
     }
 
 

@@ -1,7 +1,7 @@
 """Background writer of checkpoints: snapshot between steps, files of every rank, then the commit."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from dithc.log import UserError, logger, problem
 from dithc.runs import Lease, Store
 from dithc.tensors import TensorFile, numbered, write_file
 from dithc.train.background import Background, Cancelled
-from dithc.train.checkpoints.content import Kept
+from dithc.train.checkpoints.content import SAME_ON_RESUME, Kept
 from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
 from dithc.train.job import Pace
 
@@ -40,10 +40,10 @@ class _Save:
 
 
 class Saver:
-    """Writer of a run's checkpoints, at most one at a time, while this process holds the lease.
+    """Reader and writer of a run's checkpoints, at most one at a time, while this process holds the lease.
 
     Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps. `last`
-    is the step of the latest checkpoint begun or written.
+    is the step of the latest checkpoint loaded, begun or written.
     """
 
     def __init__(
@@ -54,21 +54,14 @@ class Saver:
         group: Group,
         said: dict[str, Any],
         pace: Pace,
-        keep_last: int = 2,
+        keep_last: int,
         keep_every: Collection[int] = (),
         position: Callable[[int], dict[str, float]] | None = None,
         path: training.CheckpointPath = "async",
     ) -> None:
-        """Prepare to write.
+        """Prepare to write `said` with every checkpoint, and to keep the last ones and multiples of `keep_every`.
 
-        Args:
-            lease: lease of the store, on rank 0.
-            said: JSON facts stored in every checkpoint.
-            pace: receives the durations.
-            keep_last: number of newest checkpoints to keep.
-            keep_every: multiples of these steps to keep too.
-            position: function that returns the position in the data at a step; None if unknown.
-            path: whether training continues during a write.
+        `lease` is held on rank 0. `position` returns the position in the data at a step, if known.
         """
         self.store, self.lease, self.group = store, lease, group
         self.said, self.pace = said, pace
@@ -80,15 +73,19 @@ class Saver:
         self._share: set[Key] | None = None
         self._save: _Save | None = None
 
+    def resume(self, state: Kept, *, same: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
+        """Load the newest complete checkpoint within the `limits` of `Store.newest`; return whether it exists."""
+        found = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
+        if found is None:
+            log.info(f"no checkpoint in {self.store.folder} to continue")
+            return False
+        state.take_up(found, said=self.said, same=same)
+        self.last = state.step
+        log.info(f"continuing from step {state.step} in {found.folder}")
+        return True
+
     def save(self, state: Kept) -> None:
-        """Snapshot the state and begin to write it.
-
-        Waits until the previous checkpoint is complete.
-
-        Raises:
-            Lease.Held: another trainer has taken over the store.
-            UserError: the disk is full or not writable.
-        """
+        """Snapshot the state and begin to write it, after the previous checkpoint is complete; raises like `poll`."""
         self._wait_for_the_one_before()
         if self.group.any(self._overtaken()):
             raise self._held(state.step)
@@ -112,9 +109,7 @@ class Saver:
             self.finish()
 
     def poll(self) -> None:
-        """Commit the checkpoint in progress if every rank has written its files.
-
-        Does not wait.
+        """Commit the checkpoint in progress if every rank has written its files, without waiting.
 
         Raises:
             Lease.Held: another trainer has taken over the store.
@@ -202,11 +197,7 @@ class Saver:
         save.busy += save.task.seconds
         entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
         save.is_committing = True
-        save.task = Background(self._committing(save, entries), name=f"commit {save.step}")
-        if self.group.rank == 0:
-            save.task.start()
 
-    def _committing(self, save: _Save, entries: list[dict[str, Any]]) -> Callable[[Background], None]:
         def commit(_: Background) -> None:
             if self._overtaken():
                 raise self._held(save.step)
@@ -214,7 +205,9 @@ class Saver:
             if not self._overtaken():  # all ranks detect it at the next checkpoint
                 self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
 
-        return commit
+        save.task = Background(commit, name=f"commit {save.step}")
+        if self.group.rank == 0:
+            save.task.start()
 
     def _end(self, save: _Save) -> None:
         self._save = None

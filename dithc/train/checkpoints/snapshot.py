@@ -28,10 +28,7 @@ def key_of(file: str, piece: Piece) -> Key:
 
 
 def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
-    """Return the pieces that each rank writes: pieces it holds, with balanced bytes.
-
-    `held` contains for each rank the bytes of every piece that it holds.
-    """
+    """Return the pieces that each rank writes, with balanced bytes; `held` are the bytes of the pieces of each rank."""
     holders: dict[Key, list[int]] = defaultdict(list)
     for rank, keys in enumerate(held):
         for key in keys:
@@ -52,14 +49,9 @@ class Snapshot:
         self._buffer: Tensor | None = None
 
     def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
-        """Copy the contents, by file name, with all torch threads.
+        """Copy contents by file name with all torch threads; `ranks_on_node` processes copy at the same time.
 
-        Args:
-            contents: contents by file name.
-            ranks_on_node: number of processes that copy simultaneously.
-
-        Returns:
-            The contents in private memory, valid until the next call; None if memory is insufficient.
+        The copy is valid until the next call. Returns None if memory is insufficient.
         """
         needed = sum(_aligned(content.num_bytes) for content in contents.values())
         if not self._reserve(needed, ranks_on_node=ranks_on_node):

@@ -29,10 +29,7 @@ log = logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
-    """Return the file metadata of a network.
-
-    The metadata is empty for noise prediction and the original blocks.
-    """
+    """Return the file metadata of a network. The metadata is empty for noise prediction and the original blocks."""
     own = {PREDICT: predict, **block._asdict()}
     return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
 

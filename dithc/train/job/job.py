@@ -1,11 +1,14 @@
-"""Request of a training job, and its exit statuses."""
+"""Request of a training job, its exit statuses, and the lease of its store."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dithc.config import training
+from dithc.comm import Group
+from dithc.config import Machine, training
 from dithc.log import problem
+from dithc.runs import Lease, Store
 
 DONE = 0
 STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)
@@ -13,39 +16,34 @@ HELD = 76  # another trainer holds the run
 
 
 @dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Inputs and outputs of a training job."""
+
+    latents: Path  # manifest of the training latents
+    init: Path | None = None  # manifest of the run with the initial weights of a fine-tuning
+    store: Path  # folder of all stores; the run uses `<name>-<digest>` in it
+    out: Path  # manifest to write
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One segment of a training run.
 
     Attributes:
+        machine: settings of the machine, which are not part of the digest.
         spec: semantic settings of digest and manifest.
-        latents: manifest of the training latents.
-        init: manifest of the run with the initial weights of a fine-tuning.
-        store: folder of all stores; the run uses `<name>-<digest>` in it.
         until: last optimizer step of this job.
-        out: manifest to write.
-        strategy, gradients, sharding, checkpoints, memory: as in the configuration, not part of the digest.
         walltime_minutes: limit since the process started; the job saves and stops before.
-        trace_step: optimizer step to trace on each rank; None for no trace.
-        go_back: whether an old checkpoint, or a new start, is allowed if several newer checkpoints are damaged.
     """
 
     name: str
     run: training.Run
     seed: int
     spec: dict[str, Any]
-    latents: Path
-    init: Path | None
-    store: Path
+    paths: Paths
     until: int
-    out: Path
-    strategy: training.StrategyName = "cftp"
-    gradients: training.GradientPath = "overlapped"
-    sharding: training.Sharding = "none"
-    checkpoints: training.CheckpointPath = "async"
-    memory: training.Memory = field(default_factory=training.Memory)
+    machine: Machine = field(default_factory=Machine)
     walltime_minutes: float | None = None
-    trace_step: int | None = None
-    go_back: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.until <= self.run.steps:
@@ -55,12 +53,26 @@ class Job:
                 expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
                 fix="correct --until, or raise `steps` in the configuration",
             )
-        if (self.init is not None) != (self.run.init is not None):
+        if (self.paths.init is not None) != (self.run.init is not None):
             raise problem(
                 f"initial weights of run {self.name}",
-                got=f"--init {self.init}",
+                got=f"--init {self.paths.init}",
                 expected=f"the manifest of run {self.run.init}"
                 if self.run.init
                 else "no --init: the run has no `init`",
                 fix="pass the manifest of the run that the configuration names, or correct the configuration",
             )
+
+
+def leased(store: Store, group: Group, stack: ExitStack) -> Lease | None:
+    """Acquire the lease on rank 0 (None elsewhere); Lease.Held on all ranks if another trainer holds it."""
+    lease, refusal = None, None
+    if group.rank == 0:
+        try:
+            lease = stack.enter_context(Lease(store.folder))
+        except Lease.Held as error:
+            refusal = str(error)
+    refusal = group.broadcast_object(refusal)
+    if refusal is not None:
+        raise Lease.Held(refusal)
+    return lease

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from dithc.cluster import deadline
@@ -19,10 +19,7 @@ TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
-    """Return the age of this process, which the batch system also counts.
-
-    Returns 0 if unavailable.
-    """
+    """Return the age of this process, which the batch system also counts; 0 if unavailable."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -39,18 +36,13 @@ class Stop:
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
         self._signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
-        left = (
-            deadline.seconds_left()
-            if walltime_minutes is None
-            else 60 * walltime_minutes - seconds_since_process_start()
-        )
+        left = deadline.seconds_left()
+        if walltime_minutes is not None:
+            left = 60 * walltime_minutes - seconds_since_process_start()
         self._deadline = None if left is None else time.monotonic() + left
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
-        """Return the reason to stop now, or None.
-
-        `grace_seconds` is the time to save and exit; None ignores the deadline.
-        """
+        """Return the reason to stop now, or None; `grace_seconds` is the time to save and exit, None for no deadline."""
         if self._signal is not None:
             return f"signal {self._signal.name}"
         if self._deadline is not None and grace_seconds is not None:
@@ -68,9 +60,7 @@ class Stop:
         self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -102,12 +92,7 @@ class Pace:
         return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
 
     def patience_seconds(self, *, saving: bool = False) -> float | None:
-        """Return the time for which a rank may delay other ranks.
-
-        Returns None before the first step.
-
-        `saving` allows for slow disks.
-        """
+        """Return the time for which a rank may delay others (`saving`: by its disk); None before the first step."""
         if not self._steps:
             return None
         longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step

@@ -1,13 +1,12 @@
-"""Loop over steps, with metrics, validation and traces.
+"""Records of the steps of a training run: metrics, validation and traces.
 
-Contents: `loop`; `Journal` (metrics in `METRICS_FOLDER` of the store); `AttemptLog`; `Validation` on held-out tiles; `Tracer`.
+Contents: `Journal` (metrics in `METRICS_FOLDER` of the store); `AttemptLog`; `Validation` on held-out tiles; `Tracer`.
 Invariants: nothing here changes training numbers; rank 0 writes, and all ranks take the same branches.
-Extending: a metric is a key of `step.Trainer.step`; work between steps is a line of `loop.py`.
+Extending: a metric is a key of `step.Trainer.step`; work between steps is a line of `run/attempt.py`.
 """
 
-from dithc.train.loop.journal import METRICS_FOLDER, AttemptLog, Journal
-from dithc.train.loop.loop import loop
+from dithc.train.loop.journal import METRICS_FOLDER, AttemptLog, Journal, Values
 from dithc.train.loop.trace import Tracer
 from dithc.train.loop.validate import Validation
 
-__all__ = ["METRICS_FOLDER", "AttemptLog", "Journal", "Tracer", "Validation", "loop"]
+__all__ = ["METRICS_FOLDER", "AttemptLog", "Journal", "Tracer", "Validation", "Values"]

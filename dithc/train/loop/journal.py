@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dithc.log import MetricsWriter, logger, problem, progress
@@ -41,9 +40,7 @@ class Journal:
         self._open_metrics(self._first)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._metrics is not None:
             self._metrics.close()
         self._stack.close()
@@ -108,9 +105,7 @@ class AttemptLog:
         logging.getLogger("dithc").addHandler(self._handler)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
             self._handler.handle(
                 logging.LogRecord("dithc.train", logging.ERROR, __file__, 0, f"ended by {error}", None, None)

@@ -14,6 +14,7 @@ from dithc.comm import Group, traffic
 from dithc.log import logger
 from dithc.runs import Store, replacing
 from dithc.sealed import parse, plain
+from dithc.train.job import Job
 from dithc.train.step import Trainer
 
 TRACES_FOLDER = "traces"
@@ -25,15 +26,16 @@ log = logger(__name__)
 
 
 class Tracer:
-    """Writer of the trace of step `number` to `traces/step_<number>-rank<rank>.json` of the store; inactive if None.
+    """Writer of the trace of `machine.trace_step` to `traces/step_<number>-rank<rank>.json` of the store, if set.
 
-    The traces include the communication threads of `group`. The job runs steps `first` to `until`.
+    The traces include the communication threads of `group`. The job runs the steps after `first`.
     """
 
-    def __init__(self, number: int | None, *, store: Store, group: Group, first: int, until: int) -> None:
-        self._number, self._store, self._group = number, store, group
-        if number is not None and not first < number <= until:
-            log.warning(f"no trace: step {number} is not in this job, which runs steps {first + 1} to {until}")
+    def __init__(self, job: Job, store: Store, group: Group, *, first: int) -> None:
+        self._number, self._store, self._group = job.machine.trace_step, store, group
+        if self._number is not None and not first < self._number <= job.until:
+            steps = f"steps {first + 1} to {job.until}"
+            log.warning(f"no trace: step {self._number} is not in this job, which runs {steps}")
 
     @contextmanager
     def step(self, number: int, trainer: Trainer) -> Iterator[None]:
@@ -72,11 +74,9 @@ def _look_at_both_clocks() -> tuple[float, float]:
 
 
 def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float, float]], rank: int) -> None:
-    """Add the spans of the communication thread to a trace of torch's profiler (Chrome format, microseconds).
+    """Add spans to a trace of torch's profiler (Chrome format, microseconds).
 
-    Args:
-        spans: spans in seconds of `time.perf_counter`.
-        looks: `time.perf_counter` before and after each event CLOCK of the trace, which relates both clocks.
+    Spans and `looks`, the times before and after each event CLOCK of the trace, are in seconds of `perf_counter`.
     """
     trace: dict[str, Any] = parse(plain(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]

@@ -41,10 +41,7 @@ class Validation:
         group: Group,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Select the tiles.
-
-        `is_due` stays False if the run has or requests none. `seed` determines the noise.
-        """
+        """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.Objective(predict=run.objective.predict))
         self._tiles = HeldOut(latents, seed=seed, draws=NUM_TIMES)
@@ -57,10 +54,7 @@ class Validation:
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
     def values(self, pace: Pace) -> dict[str, float]:
-        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`.
-
-        Collective; `pace` receives the duration.
-        """
+        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; report to `pace`; collective."""
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]

@@ -15,10 +15,7 @@ from dithc.train.strategies import Zero
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
-    """Return the decay after optimizer step `step` (from 1).
-
-    With warm-up it is min(decay, (1 + step) / (10 + step)).
-    """
+    """Return the decay after optimizer step `step`; with warm-up min(decay, (1 + step) / (10 + step))."""
     return min(decay, (1 + step) / (10 + step)) if warmup else decay
 
 

@@ -6,7 +6,7 @@ a matrix.
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,7 +18,7 @@ from dithc import hcops
 from dithc.config import training
 from dithc.tensors import Piece
 from dithc.train.homes import Home
-from dithc.train.matrices import HIDDEN, Holding, Matrix, matrices_of, owners_of
+from dithc.train.matrices import Holding, Matrix, matrices_of, owners_of
 
 MOMENTUM = "momentum"
 # Typical root mean square of an AdamW update, to which updates of matrices are scaled (Liu et al. 2025, equation 4). An
@@ -30,15 +30,7 @@ class Muon:
     """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
     def __init__(self, named: Mapping[str, Tensor], run: training.Run, *, holding: Holding, home: Home) -> None:
-        """Prepare zero momenta.
-
-        Args:
-            named: trained parameters of this rank by name.
-            run: sets momentum, iterations and the `dtype` of products, so that results do not depend on machine
-                features.
-            holding: distribution of the matrices over ranks.
-            home: allocator of the momenta.
-        """
+        """Prepare zero momenta for this rank's trained parameters; products have the `dtype` of the run."""
         self._settings, self._holding = run.optimizer, holding
         self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
         matrices = matrices_of({name: holding.shape(name, value) for name, value in named.items()})
@@ -54,27 +46,17 @@ class Muon:
         }
 
     def __str__(self) -> str:
-        kinds = Counter(matrix.name.split(".", 2)[2] for matrix in self.owners)
-        layers = ", ".join(f"{kinds[kind]} of {kind.removesuffix('.weight')}" for kind in HIDDEN if kinds[kind])
-        weights, costs = sum(matrix.size for matrix in self.owners), Counter[int]()
-        for matrix, owner in self.owners.items():
-            costs[owner] += matrix.cost
-        most = max(costs.values(), default=0) / max(1, costs.total())
-        products = "bf16" if self._dtype is torch.bfloat16 else "fp32"
+        weights, size = sum(matrix.size for matrix in self.owners), self._holding.size
         return (
-            f"Muon updates {len(self.owners)} matrices of {weights:,} weights ({layers or 'none'}), AdamW the other "
-            f"weights; this rank of {self._holding.size} owns {len(self._momentum)} matrices; the largest share per "
-            f"rank is {100 * most:.0f}% of the arithmetic; products are in {products}"
+            f"Muon updates {len(self.owners)} matrices of {weights:,} weights in {self._dtype} products, AdamW the other "
+            f"weights; this rank of {size} owns {len(self._momentum)} matrices"
         )
 
     @torch.no_grad()
     def replace(self, gradients: Mapping[str, Tensor], *, used: Collection[str], scale: float) -> None:
         """Replace this rank's part of each matrix gradient by its update; collective.
 
-        Args:
-            gradients: gradients by weight name.
-            used: weights with a gradient on any rank; others stay unchanged.
-            scale: clipping factor of the gradients.
+        Gradients are clipped by the factor `scale`. Weights that are not `used` by any rank stay unchanged.
         """
         rank = self._holding.rank
         boxes = self._gather(gradients, used)
@@ -165,10 +147,15 @@ class Muon:
 
     def pieces(self) -> list[Piece]:
         """Return the momenta as pieces of `momentum.<name>`, of the weight's shape."""
-        held = [(f"{MOMENTUM}.{matrix.name}", matrix, value) for matrix, value in self._momentum.items()]
         return [
-            Piece(name=name, values=value, shape=matrix.weight_shape, dim=0, start=matrix.lines.start)
-            for name, matrix, value in held
+            Piece(
+                name=f"{MOMENTUM}.{matrix.name}",
+                values=value,
+                shape=(matrix.count * matrix.rows, matrix.columns),
+                dim=0,
+                start=matrix.lines.start,
+            )
+            for matrix, value in self._momentum.items()
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

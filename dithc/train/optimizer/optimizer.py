@@ -25,9 +25,7 @@ log = logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.Run) -> float:
-    """Return the learning rate of step `step` (from 1).
-
-    It is a linear warm-up, then the schedule.
+    """Return the learning rate of step `step` (from 1): a linear warm-up, then the schedule.
 
     cosine follows Loshchilov & Hutter 2017 (equation 5), without restarts.
     """
@@ -128,10 +126,7 @@ class Optimizer:
         self.strategy.is_summed = False
 
     def move(self, moved: Home) -> None:
-        """Replace every moment by the copy that `moved` returns for its name.
-
-        Requires that no gradient is held.
-        """
+        """Replace every moment by the copy that `moved` returns for its name. Requires that no gradient is held."""
         for moment, values in self._moments.items():
             self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
@@ -146,10 +141,7 @@ class Optimizer:
             )
 
     def clip(self) -> float:
-        """Let the next step scale the gradients to the maximum norm.
-
-        Returns their norm over all parameters.
-        """
+        """Let the next step scale the gradients to the maximum norm. Returns their norm over all parameters."""
         norm = self.strategy.norm(self._gradients())
         if self._clip is not None:
             self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
@@ -160,10 +152,7 @@ class Optimizer:
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:
-        """Clip the gradients, update the weights and clear the gradients.
-
-        Returns:
-            grad_norm (before clipping) and lr.
+        """Clip the gradients, update the weights and clear the gradients; return grad_norm (before clipping) and lr.
 
         Raises:
             UserError: gradients are not finite (weights are unchanged), or are not summed over the ranks.
@@ -195,10 +184,7 @@ class Optimizer:
         return {"grad_norm": norm, "lr": rate}
 
     def update(self, number: int, *, ema: Ema | None = None) -> float:
-        """Update parameters and averages for optimizer step `number`.
-
-        Returns the learning rate.
-        """
+        """Update parameters and averages for optimizer step `number`. Returns the learning rate."""
         rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
@@ -227,10 +213,7 @@ class Optimizer:
         number: int,
         ema: Ema | None,
     ) -> None:
-        """Update these weights in one pass: scaling, decay, moments, weights, average.
-
-        Matrix gradients are updates of Muon.
-        """
+        """Update these weights in one pass: scaling, decay, moments, weights, average; matrices by Muon's updates."""
         decay = 0.0 if ema is None else ema.decay(number)
         names = [name for name in weights if name in gradients and name not in self._matrices]
         hcops.optimizer.adamw(
@@ -270,19 +253,13 @@ class Optimizer:
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
-        """Return `step` and this rank's moments by name.
-
-        Names are `exp_avg.<name>`, `exp_avg_sq.<name>` and Muon's `momentum.<matrix>`.
-        """
+        """Return `step` and this rank's `exp_avg.<name>`, `exp_avg_sq.<name>` and Muon's `momentum.<matrix>`."""
         moments = {f"{moment}.{name}": value for moment in MOMENTS for name, value in self._moments[moment].items()}
         momenta = {} if self._muon is None else self._muon.state()
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
     def pieces(self) -> list[Piece]:
-        """Return this rank's pieces of the state, named as in `state`.
-
-        Under ZeRO-1 the first rank adds `step`.
-        """
+        """Return this rank's pieces of the state, named as in `state`. Under ZeRO-1 the first rank adds `step`."""
         zero = self._zero
         step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
@@ -296,10 +273,7 @@ class Optimizer:
         ]
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load a saved state from complete tensors by name.
-
-        Raises UserError if it belongs to other parameters.
-        """
+        """Load a saved state from complete tensors by name. Raises UserError if it belongs to other parameters."""
         others = self._named.keys() - self._matrices
         wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
         wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}

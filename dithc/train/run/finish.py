@@ -16,15 +16,9 @@ FIRST, LAST = 10, 100
 WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory, caches of the kernels
 
 
-def write_manifest(
-    job: Job, *, store: Store, checkpoint: Store.Checkpoint, inputs: dict[str, str], seconds: float
-) -> None:
-    """Write the manifest of a run at `checkpoint`, and protect the checkpoint.
-
-    The manifest is the last output.
-
-    `inputs` is the digest of each input manifest by path, `seconds` the wall time of this job.
-    """
+def write_manifest(job: Job, *, store: Store, inputs: dict[str, str], seconds: float) -> None:
+    """Protect the last checkpoint of a job, then write its manifest; `inputs` are digests of manifests by path."""
+    checkpoint, out = store.open(job.until), job.paths.out
     store.pin(checkpoint.step)
     Manifest(
         stage="train",
@@ -32,12 +26,12 @@ def write_manifest(
         spec=job.spec,
         numbers=_numbers(store, checkpoint),
         files=[
-            entry | {"path": os.path.relpath(checkpoint.folder / entry["path"], job.out.parent)}
+            entry | {"path": os.path.relpath(checkpoint.folder / entry["path"], out.parent)}
             for entry in checkpoint.files
         ],
         inputs=inputs,
         seconds=round(seconds, 3),
-    ).write(job.out)
+    ).write(out)
 
 
 def _numbers(store: Store, checkpoint: Store.Checkpoint) -> outcome.Train:

@@ -23,10 +23,7 @@ log = logger(__name__)
 
 
 def free_bytes() -> int | None:
-    """Return the memory that this process can still use; None if unknown.
-
-    Limits are the machine, the control group and the address limit.
-    """
+    """Return the memory left to this process by machine, control group and address limit; None if unknown."""
     free = available_bytes()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -37,14 +34,9 @@ def free_bytes() -> int | None:
 
 @contextmanager
 def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
-    """Convert a failed allocation in the context into a UserError.
-
-    The error contains need, limit and a size that fits.
-
-    `tokens` is the number per image, `at_once` the number of images that a rank computes at once.
-    """
+    """Convert a failed allocation for `at_once` images of `tokens` each into a UserError with a size that fits."""
     free, run = free_bytes(), job.run
-    state = run.state_bytes + (run.snapshot_bytes if job.checkpoints == "async" else 0)
+    state = run.state_bytes + (run.snapshot_bytes if job.machine.checkpoints == "async" else 0)
     needs = state + BESIDE_BYTES + at_once * run.image_bytes(tokens)
     if free is not None and needs > free and memory.tiers is None:
         fix = _fix(run, tokens, at_once, free - state)

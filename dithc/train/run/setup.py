@@ -17,9 +17,7 @@ log = logger(__name__)
 
 
 def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
-    """Return the network of a run, initialized from `seed` alone.
-
-    The weights are therefore equal on every rank.
+    """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
 
     `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
     """
@@ -45,11 +43,7 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
-    """Load another run's last checkpoint into `model` and log all changes.
-
-    Raises:
-        UserError: the checkpoint is damaged, or of another architecture.
-    """
+    """Load another run's last checkpoint and log all changes; UserError if it is damaged or does not fit."""
     store, step = Store.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     if checkpoint.meta["codec"] != codec:
@@ -64,10 +58,9 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Load weights of another program into `model` (`read_weights`), log changes.
+    """Load weights of another program (`read_weights`) and log all changes.
 
-    Raises:
-        UserError: the file is unreadable, of another architecture, or lacks the null label although `guides` is set.
+    Raises UserError if the weights do not fit, or if `guides` is set and their network lacks the null label.
     """
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:

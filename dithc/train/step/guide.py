@@ -31,10 +31,7 @@ class Guide:
         start: DiT | None = None,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Prepare to guide `model`, which has a null label and is prepared by `strategy`.
-
-        `start` is the result of `start_of`. `memory` is suspended in the second pass.
-        """
+        """Prepare to guide `model`, prepared by `strategy`, suspending `memory` in the second pass; see `start_of`."""
         assert run.guide is not None
         assert model.config.null_label is not None, "checked with the configuration"
         if start is not None:
@@ -49,13 +46,8 @@ class Guide:
     def away(self, x_t: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Predict without labels in the active arithmetic, before the trained pass.
 
-        Args:
-            x_t: noisy images (N, C, h, w).
-            t: timesteps (N).
-            y: labels (N), the null label if dropped.
-
-        Returns:
-            Predictions (n, C or 2C, h, w) and their indices (n) among the N images: labeled images at guided times.
+        Returns predictions (n, C or 2C, h, w) and their indices (n) among the images x_t (N, C, h, w) with times t (N) and
+        labels y (N): labeled images at guided times.
         """
         rows = ((y != self._null) & (t >= self._low) & (t <= self._high)).nonzero().squeeze(1)  # (n)
         if not len(rows):
@@ -66,18 +58,12 @@ class Guide:
         return predicted, rows
 
     def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
-        """Return the shift of the targets (N, C, h, w).
-
-        It depends on the trained output (N, C or 2C, h, w) and the result of `away`.
-        """
+        """Return the shift of the targets (N, C, h, w) for the trained output (N, C or 2C, h, w) and `away`."""
         return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 
 def start_of(model: DiT, run: training.Run) -> DiT | None:
-    """Return a copy of the initial model for `by: start`.
-
-    Matrices have the compute type, other weights fp32.
-    """
+    """Return a copy of the initial model for `by: start`. Matrices have the compute type, other weights fp32."""
     if run.guide is None or run.guide.by != "start":
         return None
     start = copy.deepcopy(model).requires_grad_(False)

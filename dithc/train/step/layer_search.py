@@ -5,7 +5,6 @@ n is the number of images of a micro-batch.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -18,11 +17,8 @@ MOST_IMAGES_NAMED = 4
 class Search:
     """Search for the first number that is not finite, in the passes of a module during a `with` block.
 
-    Order: weights, then per micro-batch images, layer outputs, loss and parameter gradients.
-
-    Attributes:
-        found: description of the first location; None if all numbers are finite.
-        in_weights: whether the weights contain a number that is not finite.
+    Order: weights, then per micro-batch images, layer outputs, loss and parameter gradients. `found` describes the first
+    location, None if all numbers are finite.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -45,19 +41,11 @@ class Search:
                 self._until_exit(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def images(self, x: Tensor, noise: Tensor, *, part: slice) -> list[int]:
-        """Begin a micro-batch of images and noise (n, C, height, width).
-
-        They are images `part` of the global batch.
-
-        Returns:
-            The indices of images with bad values if these come first, else an empty list.
-        """
+        """Begin images `part` with noise (n, C, height, width); return those with bad values if these come first."""
         self._part = part
         for name, values in (("latents", x), ("noise", noise)):
             if self.found is None and not _is_finite(values):

@@ -47,21 +47,14 @@ class LeftOut:
     """Steps without an update, ascending, equal on all ranks, stored in `left_out.json` of the store."""
 
     def __init__(self, store: Store, group: Group) -> None:
-        """Read the steps of earlier jobs.
-
-        Collective. Raises UserError if the file is damaged.
-        """
+        """Read the steps of earlier jobs. Collective. Raises UserError if the file is damaged."""
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
         if self.steps:
             log.info(f"steps left out according to {store.folder / LEFT_OUT_FILE}: {', '.join(map(str, self.steps))}")
 
     def add(self, step: int, *, what: str, reason: str, **facts: object) -> None:
-        """Drop a step from now on: store it and log the event.
-
-        Raises:
-            UserError: the disk is full or not writable.
-        """
+        """Drop a step from now on: store it and log the event; UserError if the disk is full or not writable."""
         self.steps[:] = sorted({*self.steps, step})
         if self._group.rank > 0:
             return
@@ -84,10 +77,6 @@ class LeftOut:
             count += 1
         return count
 
-    def last_made_before(self, step: int) -> int:
-        """Return the last step before `step` that is not dropped."""
-        return step - 1 - self.before(step)
-
 
 def _read(store: Store) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
@@ -107,11 +96,7 @@ class Recovery:
         self._policy, self.left_out, self._roll_back = policy, left_out, roll_back
 
     def after(self, error: NotFinite) -> None:
-        """Prepare to continue without the step; collective.
-
-        Raises:
-            NotFinite: `error`, if the policy is to stop or did not help.
-        """
+        """Prepare to continue without the step, or raise `error`, by the policy or if it did not help; collective."""
         if self._policy == "stop":
             raise error
         if self._policy == "skip":
@@ -131,9 +116,9 @@ class Recovery:
 
     def _go_back(self, error: NotFinite) -> None:
         checkpoint = self._roll_back()
-        bad = self.left_out.last_made_before(error.step) if error.in_weights else error.step
-        if bad <= checkpoint:  # the weights went bad in memory, not by an update
-            bad = error.step
+        made = error.step - 1 - self.left_out.before(error.step)  # the last step with an update
+        # Otherwise the weights went bad in memory, not by an update.
+        bad = made if error.in_weights and made > checkpoint else error.step
         if bad in self.left_out.steps:
             log.error(f"nonfinite: step {bad} is already left out, which did not help")
             raise error

@@ -5,7 +5,7 @@ Legend: N images of a micro-batch, C channels.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from dithc.cftp import partition
 from dithc.comm import Group
 from dithc.config import training
 from dithc.diffusion import Objective, training_loss
-from dithc.latents import Batches
+from dithc.latents import Batch, Batches
 from dithc.log import problem
 from dithc.train.memory import TrainingMemory
 from dithc.train.optimizer import Ema, Optimizer
@@ -29,26 +29,6 @@ from dithc.train.strategies import Strategy
 PARTS = ("loss", "mse", "vb")
 
 
-class Batch(Protocol):
-    """Training images with all random draws made."""
-
-    @property
-    def x(self) -> Tensor:
-        """Clean latents (N, C, height, width)."""
-
-    @property
-    def y(self) -> Tensor:
-        """Labels (N), the null label if dropped."""
-
-    @property
-    def t(self) -> Tensor:
-        """Timesteps (N), as the objective draws them."""
-
-    @property
-    def noise(self) -> Tensor:
-        """Standard normal noise (N, C, height, width)."""
-
-
 class Source(Protocol):
     """Source of batches."""
 
@@ -56,18 +36,8 @@ class Source(Protocol):
         """Return images `part` of the global batch of `step` (from 0)."""
 
 
-class Span(Protocol):
-    """Context that marks a phase of a step."""
-
-    def __call__(self, name: str, /) -> AbstractContextManager[object]:
-        """Enter the phase `name`."""
-
-
 def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
-    """Settle a strategy with one image, before optimizer and average exist.
-
-    Weights stay unchanged.
-    """
+    """Settle a strategy with one image, before optimizer and average exist."""
     batch = source.batch(0, slice(0, 1))
     with arithmetic(run):
         strategy.settle(batch.x, batch.t, batch.y)
@@ -76,7 +46,7 @@ def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
 class Trainer:
     """Optimizer steps on one rank of a group; a trace sets `span`, called for each phase."""
 
-    span: Span = nullcontext
+    span: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def __init__(
         self,
@@ -153,11 +123,7 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Check the weights after step `number`.
-
-        Raises:
-            NotFinite: for the next step, if any rank has a bad number.
-        """
+        """Raise NotFinite for the next step if weights of any rank are bad after step `number`."""
         self.strategy.ready()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))

@@ -16,33 +16,21 @@ Told = TypeVar("Told")
 
 
 def check_model(model: nn.Module) -> None:
-    """Compare parameters and buffers with rank 0: names, shapes, types, values.
-
-    Raises:
-        UserError: on every rank, if any differ.
-    """
+    """Raise UserError on every rank if names, shapes, types or values of parameters and buffers differ."""
     told = _gathered({name: _told(value) for name, value in _tensors(model).items()})
+    first, fix = told[0], "create it from the same settings on all ranks, independent of the rank"
     for rank, other in enumerate(told):
-        if list(other) != list(told[0]):
-            names = list(dict.fromkeys([*other, *told[0]]))
-            odd = [name for name in names if (name in other) != (name in told[0])] or ["their order"]
-            raise problem(
-                f"model of rank {rank}",
-                got=f"{len(other)} parameters and buffers, {len(told[0])} on rank 0; different: {_named(odd)}",
-                expected="the same model on every rank",
-                fix="create it from the same settings on all ranks, independent of the rank",
+        if list(other) != list(first):
+            names = dict.fromkeys([*other, *first])
+            odd = [name for name in names if (name in other) != (name in first)] or ["their order"]
+            got = f"{len(other)} parameters and buffers, {len(first)} on rank 0; different: {_named(odd)}"
+            raise problem(f"model of rank {rank}", got=got, expected="the same model on every rank", fix=fix)
+        if odd := [name for name in other if other[name][0] != first[name][0]]:
+            got, wanted = (
+                ", ".join(f"{name} of {one[name][0]}" for name in odd[:MOST_NAMED]) for one in (other, first)
             )
-        odd = [name for name, kind in other.items() if kind[0] != told[0][name][0]]
-        if odd:
-            got = ", ".join(f"{name} of {other[name][0]}" for name in odd[:MOST_NAMED])
-            wanted = ", ".join(f"{name} of {told[0][name][0]}" for name in odd[:MOST_NAMED])
-            raise problem(
-                f"model of rank {rank}",
-                got=got,
-                expected=f"{wanted}, as on rank 0",
-                fix="create it from the same settings on all ranks, independent of the rank",
-            )
-        if odd := [name for name, kind in other.items() if kind[1] != told[0][name][1]]:
+            raise problem(f"model of rank {rank}", got=got, expected=f"{wanted}, as on rank 0", fix=fix)
+        if odd := [name for name in other if other[name] != first[name]]:
             raise problem(
                 f"weights of rank {rank}",
                 got=f"other values than rank 0 in {_named(odd)}",
@@ -72,12 +60,9 @@ def check_trained(model: nn.Module) -> None:
 
 
 def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Return the trained parameters `names` without a gradient on any rank.
+    """Return the trained parameters `names` without a gradient on any rank, given those `used` on this rank.
 
-    `used` are the names with a gradient on this rank.
-
-    Raises:
-        UserError: on every rank, if a parameter has a gradient on some ranks only.
+    Raises UserError on every rank if a parameter has a gradient on some ranks only.
     """
     told = [set(one) for one in _gathered(list(used))]
     everywhere, anywhere = set.intersection(*told), set.union(*told)

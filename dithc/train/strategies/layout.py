@@ -5,12 +5,6 @@ from dataclasses import dataclass
 from dithc.config import training
 from dithc.log import problem
 
-MEANING: dict[training.StrategyName, str] = {
-    "cftp": "a rank is a die, and its clusters share every operation inside the process",
-    "dp": "a rank is a cluster with a full replica",
-    "dp+tp": "a rank is a cluster, the ranks of a die share every layer by tensor parallelism",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -41,14 +35,10 @@ class Layout:
 
 
 def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], dies: int) -> Layout:
-    """Return the grid of a strategy.
+    """Return the grid of a strategy on ranks that use `dies` dies of this rank's node.
 
-    Args:
-        first_ranks: per rank, its number minus its index on the node; equal on a node with neighboring ranks.
-        dies: dies of this rank's node that its ranks use.
-
-    Raises:
-        UserError: dp+tp on ranks that are not neighbors or that the dies of a node cannot share equally.
+    `first_ranks` is per rank its number minus its index on the node. Raises UserError for dp+tp on ranks that are not
+    neighbors or that the dies of a node cannot share equally.
     """
     if name != "dp+tp" or size == 1:
         return Layout(name=name, rank=rank, size=size)
@@ -63,15 +53,3 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
             fix="start one rank per cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
         )
     return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
-
-
-def sentence(layout: Layout, *, dies: int, clusters: int, ranks_on_node: int) -> str:
-    """Describe the choice for the log, with the dies and core clusters in use."""
-    per_rank = "1 cluster or less" if ranks_on_node >= clusters else f"{clusters / ranks_on_node:g} clusters"
-    text = (
-        f"strategy {layout.name} ({MEANING[layout.name]}): {layout.size} rank(s), {ranks_on_node} on this node of {dies} die(s) "
-        f"and {clusters} cluster(s), {per_rank} per rank; {layout.data_size} share(s) of the global batch, "
-        f"{layout.tensor_size} rank(s) per layer"
-    )
-    wanted = dies if layout.name == "cftp" else clusters
-    return text if ranks_on_node == wanted else f"{text}; the strategy is designed for {wanted} rank(s) on this node"

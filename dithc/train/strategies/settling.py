@@ -15,9 +15,8 @@ from dithc.log import problem
 class Watch(TorchFunctionMode):
     """Recorder of one forward pass of a model, as a context.
 
-    Attributes:
-        parts: outermost called submodules, in call order.
-        early: parameters read before a call of their module, as in `linear(x, self.head.weight)`.
+    `parts` are the outermost called submodules in call order. `early` are parameters read before a call of their module,
+    as in `linear(x, self.head.weight)`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -59,10 +58,7 @@ class Watch(TorchFunctionMode):
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[list[str]]:
-    """Restore buffers and torch's random state after the block.
-
-    The yielded list then contains the names of the buffers that changed.
-    """
+    """Restore buffers and random state after the block; the yielded list then names the buffers that changed."""
     before = {name: value.detach().clone() for name, value in model.named_buffers()}
     changed: list[str] = []
     with torch.random.fork_rng(devices=[]):
@@ -78,11 +74,7 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Return a scalar that depends on all tensors of a (nested) output.
-
-    Raises:
-        UserError: none of them has a gradient.
-    """
+    """Return a scalar of all tensors of a (nested) output; UserError if none of them has a gradient."""
     values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
     if not values:
         raise problem(

@@ -1,7 +1,7 @@
 """Distribution of a training run over ranks: cftp, dp, dp+tp. Model, loop and checkpoints only use this interface."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from dithc.tensors import Piece
 from dithc.train.homes import Home
 from dithc.train.matrices import Holding
 from dithc.train.strategies.alike import check_model, check_trained, check_used, united
-from dithc.train.strategies.layout import Layout, layout_of, sentence
+from dithc.train.strategies.layout import Layout, layout_of
 from dithc.train.strategies.settling import Watch, mean_square, unchanged
 from dithc.train.strategies.zero import RunHolding, Zero
 
@@ -34,11 +34,7 @@ MESH = ("dies", "clusters")
 
 
 def layout_on(group: Group, name: training.StrategyName) -> Layout:
-    """Return the grid of a strategy on a group and log it; collective.
-
-    Raises:
-        UserError: dp+tp cannot share the dies equally.
-    """
+    """Return the grid of a strategy on a group and log it; collective. UserError if dies cannot be shared equally."""
     cores = discover().visible_cores
     own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     seen = group.gather_objects(own)
@@ -47,7 +43,12 @@ def layout_on(group: Group, name: training.StrategyName) -> Layout:
     clusters = set[int]().union(*(clusters for node, _, _, clusters in seen if node == group.node))
     firsts = [first for _, first, _, _ in seen]
     layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1)
-    log.info(sentence(layout, dies=len(dies) or 1, clusters=len(clusters) or 1, ranks_on_node=group.local_size))
+    wanted = len(dies if name == "cftp" else clusters) or 1
+    log.info(
+        f"strategy {name}: {group.size} rank(s), {group.local_size} on this node of {len(dies) or 1} die(s) and "
+        f"{len(clusters) or 1} cluster(s), designed for {wanted}; {layout.data_size} share(s) of the global batch, "
+        f"{layout.tensor_size} rank(s) per layer"
+    )
     return layout
 
 
@@ -133,7 +134,7 @@ class Strategy:
         self.meter = traffic.Meter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
         if self.zero is not None and (manager := automem.manager(model)) is not None:
-            manager.call_before_load(self.ready_for)
+            manager.call_before_load(self.zero.ready_for)
 
     @property
     def owns_gradients(self) -> bool:
@@ -156,11 +157,7 @@ class Strategy:
         return self._parallel.no_sync()
 
     def finish(self) -> dict[str, float]:
-        """Wait for the gradients of the other shares after the last micro-batch.
-
-        Returns:
-            The communication costs of the step, including weights and matrices; empty if not measured.
-        """
+        """Wait for all gradients after the last micro-batch; return the communication costs, if measured."""
         if self._reducer is None:
             measured = self.meter.take().metrics()
             return measured if any(measured.values()) else {}
@@ -193,7 +190,7 @@ class Strategy:
         """
         if self.layout.size > 1:
             Group.distributed()
-        if not self._is_settled and not self._is_alone:
+        if not self._is_settled and not self.owns_gradients:
             raise problem(
                 "backward pass on several ranks",
                 got="a strategy before `settle`",
@@ -222,10 +219,6 @@ class Strategy:
         """True if this object exchanges the gradients between ranks."""
         return self._reducer is not None
 
-    @property
-    def _is_alone(self) -> bool:
-        return self._reducer is None and self._parallel is None
-
     def _has_gradients(self) -> bool:
         """Return whether gradients of the last step remain; zeroed gradients do not count."""
         if self.zero is not None:
@@ -242,11 +235,6 @@ class Strategy:
         """Use externally assigned weights as the exact weights of all ranks."""
         if self.zero is not None:
             self.zero.adopt()
-
-    def ready_for(self, parameters: Iterable[Tensor]) -> None:
-        """Wait until these weights are complete, before access ahead of their layer."""
-        if self.zero is not None:
-            self.zero.ready_for(parameters)
 
     def move(self, moved: Home) -> None:
         """Replace the reduction buffer by the copy that `moved` returns for `gradients`."""
@@ -282,7 +270,7 @@ class Strategy:
                 fix="call it once, after creating the strategy; a new model requires a new strategy",
             )
         self._is_settled = True
-        if self._is_alone:
+        if self.owns_gradients:
             return self.module
         watch, manager = Watch(self.model), automem.manager(self.model)
         with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
@@ -317,17 +305,15 @@ class Strategy:
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Return the norm of the complete gradient from this rank's part by name.
-
-        Each number counts once.
-        """
+        """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
         if self.zero is not None:
             return self.zero.norm(gradients)
+        sum_of_squares = hcops.optimizer.sum_of_squares
         if self.shards is None:
-            return math.sqrt(_sum_of_squares(list(gradients.values())))
+            return math.sqrt(sum_of_squares(list(gradients.values())))
         cut = [value for name, value in gradients.items() if name in self.shards.cuts]
         same = [value for name, value in gradients.items() if name not in self.shards.cuts]
-        return math.sqrt(self.shards.sum_over_group(_sum_of_squares(cut)) + _sum_of_squares(same))
+        return math.sqrt(self.shards.sum_over_group(sum_of_squares(cut)) + sum_of_squares(same))
 
     def holding(self) -> Holding:
         """Return the distribution of matrices over ranks, after `settle`."""
@@ -364,7 +350,3 @@ def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: traini
             fix="set `sharding: none`, or another strategy and `gradients: overlapped`",
         )
     return True
-
-
-def _sum_of_squares(tensors: Sequence[Tensor]) -> float:
-    return hcops.optimizer.sum_of_squares(tensors)

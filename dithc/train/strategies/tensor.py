@@ -139,13 +139,7 @@ class _Shares(Mapping[str, Tensor]):
 
 
 def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
-    """Keep this rank's share of every block of a DiT.
-
-    `model` is equal on all ranks of the one-dimensional `mesh`.
-
-    Raises:
-        UserError: the ranks cannot share the heads or the hidden layer of the MLP equally.
-    """
+    """Keep this rank's share of every block of a DiT that is equal on all ranks of `mesh`; UserError if impossible."""
     assert isinstance(model, DiT), "the plan below contains the layers of a DiT"
     _check(model, mesh.size())
     shards = Shards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
@@ -187,13 +181,7 @@ class FewerHeads(ParallelStyle):
 
 
 class _Shared(ParallelStyle):
-    """Replacement of a linear layer's weights by plain shard parameters.
-
-    Args:
-        shards: sharding to extend.
-        names: names of the complete parameters, by identity.
-        parts: number of matrices stacked in the rows of the weight.
-    """
+    """Replacement of a linear layer's weights by shards; `names` of parameters by identity, `parts` per weight."""
 
     def __init__(self, shards: Shards, names: Mapping[int, str], parts: int = 1) -> None:
         super().__init__()

@@ -55,9 +55,7 @@ class Zero:
         self._own: dict[str, Tensor] = {}
 
     def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
-        """Move the weights into one buffer, in gradient order, and assign the shares.
-
-        Collective.
+        """Move the weights into one buffer, in gradient order, and assign the shares; collective.
 
         `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
         """
@@ -117,10 +115,7 @@ class Zero:
         return self._own.get(name, value)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return this rank's runs of the summed gradients.
-
-        Omits parameters without a gradient on any rank.
-        """
+        """Return this rank's runs of the summed gradients. Omits parameters without a gradient on any rank."""
         used = self.reducer.used
         return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
 
@@ -130,20 +125,14 @@ class Zero:
         return {name for name, number in self._numbers.items() if self.reducer.used[number]}
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Return the norm over the runs of all ranks, equal on each rank.
-
-        Squares are summed in rank order.
-        """
+        """Return the norm over the runs of all ranks, equal on each rank. Squares are summed in rank order."""
         own = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
         every = own.new_empty(self.reducer.size)
         dist.all_gather_single(every, own)
         return math.sqrt(sum(every.tolist()))
 
     def send(self, place: int) -> None:
-        """Send the weights of `names[place]` to other ranks.
-
-        `ready`, or the use of a layer, waits for them.
-        """
+        """Send the weights of `names[place]` to other ranks. `ready`, or the use of a layer, waits for them."""
         self._weights.send(len(self.names) - 1 - place)
 
     def ready(self) -> None:
@@ -159,10 +148,7 @@ class Zero:
         return name in self.runs or (self.is_first and name not in self.trained)
 
     def cut(self, name: str, whole: Tensor) -> Tensor:
-        """Return this rank's run of a complete tensor of a parameter's shape.
-
-        Returns the complete tensor if untrained.
-        """
+        """Return this rank's run of a complete tensor of a parameter's shape; the complete tensor if untrained."""
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 

@@ -1,6 +1,7 @@
 """Tests of plans as data: JSON conversion, totals, and the printed table."""
 
-from dataclasses import replace
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,21 +24,13 @@ def planned(trace: Trace, budget: int | None) -> Plan:
 @given(trace=traces())
 def test_a_plan_survives_json(trace: Trace) -> None:
     result = planned(trace, planned(trace, None).peak_fast_bytes // 2)
-    assert Plan.from_json(result.to_json()) == result
+    assert Plan.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
 
-@pytest.mark.parametrize("text", ["", "3", "{}", '{"schema": 1}'])
-def test_text_that_is_no_plan_is_refused(text: str) -> None:
+@pytest.mark.parametrize("content", [{}, {"schema": 1}, {"schema": 99}])
+def test_document_that_is_no_plan_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"memory plan(.|\n)*fix"):
-        Plan.from_json(text)
-
-
-def test_totals_are_those_of_the_phases() -> None:
-    result = planned(blocks(6), 150)
-    assert result.moved_bytes == sum(phase.load_bytes + phase.offload_bytes for phase in result.phases) > 0
-    assert result.step_seconds == sum(phase.seconds + phase.stall_seconds for phase in result.phases)
-    assert result.peak_fast_bytes <= 150
-    assert [phase.kind for phase in result.phases] == 6 * ["forward"] + 6 * ["backward"] + ["update"]
+        Plan.from_dict(content)
 
 
 def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
@@ -54,11 +47,3 @@ def test_the_table_says_that_everything_is_resident() -> None:
     assert "everything resident" in text
     assert "0 B loaded, 0 B offloaded" in text
     assert "no budget" in text
-
-
-def test_recomputed_units_show_in_the_table() -> None:
-    trace = blocks(8)
-    fast = Level(name="hbm", budget_bytes=120, copy_bytes_per_second=1000.0)
-    text = plan(trace, fast=fast, slow=replace(SLOW, copy_bytes_per_second=3.0), allow_recompute=True).describe()
-    assert " yes " in text
-    assert "forward again in backward" in text

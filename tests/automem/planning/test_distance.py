@@ -24,19 +24,6 @@ def test_no_shorter_distance_waits_as_little(step: list[tuple[int, int]]) -> Non
         assert distance == waits.index(min(waits))
 
 
-def test_a_large_load_reaches_over_as_many_turns_as_it_takes() -> None:
-    assert hiding_distances([1.0] * 6, [0, 0, 0, 0, 0, 3], 1.0) == [0, 0, 0, 0, 0, 3]
-    assert hiding_distances([1.0] * 6, [0, 0, 0, 0, 1, 3], 1.0) == [0, 0, 0, 0, 1, 4]
-
-
-def test_where_there_is_more_to_load_than_time_one_turn_ahead_keeps_the_stream_busy() -> None:
-    assert hiding_distances([1.0] * 5, [2] * 5, 1.0) == [0, 1, 1, 1, 1]
-
-
-def test_nothing_to_load_starts_nowhere() -> None:
-    assert hiding_distances([1.0] * 3, [0] * 3, 1.0) == [0, 0, 0]
-
-
 def test_without_decisions_all_that_could_move_is_counted() -> None:
     trace = blocks(3, weight=10, saved=30)
     assert loads(trace, None) == [10, 10, 10, 10, 40, 40]  # the last block's tensor is read immediately

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dithc.automem.planning.decision import Rates
-from dithc.automem.planning.ladder import Rung, decide, is_offloadable, ladder, weight_groups
+from dithc.automem.planning.ladder import Rung, is_offloadable, ladder, weight_groups
 from dithc.automem.trace import Saved, StateItem, Trace
 from tests.automem.steps import blocks, unit
 
@@ -49,24 +49,6 @@ def _num_hiding(trace: Trace, rungs: tuple[Rung, ...]) -> int:
     """Return the number of saved tensors before the first weights."""
     order = [rung.kind for rung in rungs]
     return order[: order.index("copied")].count("saved")
-
-
-def test_the_way_out_and_the_way_back_have_rates_of_their_own() -> None:
-    # 30 bytes out and back while block 2 pauses for 3 seconds: 2 out and 1 back hide, 2 out and 2 back do not.
-    fits, late = (said(ladder(blocks(4), Rates(load=load, offload=15.0))) for load in (30.0, 15.0))
-    assert fits.index("saved 2") < fits.index("copied 1")
-    assert late.index("saved 2") > late.index("copied 1")
-
-
-def test_a_shorter_ladder_is_a_beginning_of_the_decisions() -> None:
-    trace = blocks(4)
-    rungs = ladder(trace, both(1000.0))
-    decisions, state = decide(trace, rungs[:1])
-    assert state == {"moments": "slow"}
-    assert all(decision.weights == decision.gradients == "fast" for decision in decisions.values())
-    decisions, _ = decide(trace, rungs)
-    assert {decision.weights for decision in decisions.values()} == {"in place"}
-    assert [decision.saved for decision in decisions.values()] == 3 * [("offload",)] + [("keep",)]
 
 
 def test_only_what_is_idle_for_a_turn_can_leave() -> None:

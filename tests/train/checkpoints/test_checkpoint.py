@@ -1,8 +1,6 @@
 """Tests of checkpoints: written in the background by all ranks, and loaded by any other number of ranks."""
 
-import errno
 import os
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,76 +11,36 @@ from safetensors.torch import load_file
 
 from dithc.comm import Group
 from dithc.log import UserError
-from dithc.runs import Lease, Store, outputs
-from dithc.tensors import read_tensors
-from dithc.train import Job, background, train
+from dithc.runs import outputs
+from dithc.train import background, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints import content, saving, snapshot
 from dithc.train.checkpoints.snapshot import share_out
-from dithc.train.job.job import DONE, HELD
+from dithc.train.job.job import DONE
 from dithc.train.job.stop import Pace
 from dithc.train.step.step import Trainer
-from tests.ranks import needs_launcher, on_ranks
-from tests.train.conftest import small_run, write_latents
+from tests.ranks import on_ranks
+from tests.train.conftest import assert_equal, hashes, store_of, tensors_of
+from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
 KINDS = ("model", "ema", "optimizer")
-PROGRAM = """
-import pickle, sys
-import torch
-from dithc.comm import connect
-from dithc.train import train
-from dithc.train.checkpoints import saving
-with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
-    torch.set_num_threads(1)
-    jobs, failing = pickle.load(file)
-    if failing == group.rank:
-        def full(path, *_, **__):
-            raise OSError(28, "No space left on device")
-        saving.write_file = full
-    assert all(train(job, group) == 0 for job in jobs)
-"""
 # Loads a checkpoint and rewrites it at the same step.
 REWRITE = """
 import pickle, sys
 import torch
 from dithc.comm import connect
 from dithc.train.run import compose
-def rewrite(trainer, state, *, saver, **rest):
-    assert state.step == 4
-    saver.save(state)
-    saver.finish()
+def rewrite(attempt):
+    assert attempt.state.step == 4
+    attempt.saver.save(attempt.state)
+    attempt.saver.finish()
     return 0
 with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
-    compose._is_done, compose.loop = (lambda store, step: False), rewrite
-    (job,), _ = pickle.load(file)
+    compose._is_done, compose.Attempt.run = (lambda store, step: False), rewrite
+    job = pickle.load(file)
     assert compose.train(job, group) == 0
 """
-several_ranks = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    needs_launcher,
-]
-
-
-def on_two_ranks(folder: Path, jobs, *, failing=None, program=PROGRAM) -> "subprocess.CompletedProcess[str]":
-    return on_ranks(program, given=(jobs, failing), folder=folder)
-
-
-def store_of(job) -> Store:
-    return Store(next(job.store.glob("small-*")))
-
-
-def state(job, step: int) -> dict[str, torch.Tensor]:
-    """Return all tensors of a checkpoint, by kind and name."""
-    folder = store_of(job).open(step).folder
-    tensors = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in KINDS}
-    return {f"{kind} {name}": value for kind, held in tensors.items() for name, value in held.items()}
-
-
-def assert_equal(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == truth.keys()
-    assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
 
 
 @pytest.mark.slow
@@ -112,18 +70,16 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     assert train(slow, Group()) == DONE
     assert min(made) >= 4, "the writer was to be slower than two steps"
     for number in (2, 4, 6):
-        assert_equal(state(slow, number), state(whole, number))
+        assert_equal(tensors_of(slow, number), tensors_of(whole, number))
     assert "waited for a checkpoint" in (store_of(slow).folder / "events.jsonl").read_text()
 
 
 @pytest.mark.slow
 def test_blocking_and_asynchronous_checkpoints_have_the_same_bytes(job):
     both = [job(path, checkpoints=path) for path in ("async", "blocking")]
-    files = []
     for one in both:
         train(one, Group())
-        files.append([(entry["path"], entry["sha256"]) for entry in store_of(one).open(6).files])
-    assert files[0] == files[1]
+    assert hashes(both[0]) == hashes(both[1])
 
 
 def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypatch, caplog):
@@ -133,7 +89,7 @@ def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypat
     assert "checkpoints are written while training waits" in caplog.text
     monkeypatch.undo()
     train(whole, Group())
-    assert_equal(state(one, 2), state(whole, 2))
+    assert_equal(tensors_of(one, 2), tensors_of(whole, 2))
 
 
 def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
@@ -149,43 +105,6 @@ def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
     assert weights.keys() - trained == {"pos_embed"}
     meta = store_of(one).open(2).meta
     assert (meta["step"], meta["seed"], meta["position"]["sample"]) == (2, 0, 16)
-
-
-@pytest.mark.slow
-def test_full_disk_in_the_middle_of_a_training_ends_it_and_loses_nothing(job, monkeypatch):
-    write = saving.write_file
-
-    def full(path, content, **given):
-        if "step_0000004" in str(path) and path.name.startswith("optimizer"):
-            path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, content, **given)
-
-    monkeypatch.setattr(saving, "write_file", full)
-    one, whole = job(), job("whole")
-    with pytest.raises(UserError, match=r"step 4 could not be written[\s\S]*rank 0: .*No space left.*optimizer"):
-        train(one, Group())
-    assert store_of(one).steps() == [0, 2]
-    assert not list(store_of(one).folder.glob(".step_*"))
-    monkeypatch.undo()
-    for again in (one, whole):
-        assert train(again, Group()) == DONE
-    assert_equal(state(one, 6), state(whole, 6))
-
-
-def test_lease_lost_while_files_are_written_commits_nothing(job, monkeypatch):
-    lost, write = [], saving.write_file
-
-    def write_and_lose(path, content, **given):
-        if "step_0000004" in str(path):
-            lost.append(path)
-        return write(path, content, **given)
-
-    monkeypatch.setattr(saving, "write_file", write_and_lose)
-    monkeypatch.setattr(Lease, "holds", lambda self: not lost)
-    one = job()
-    assert train(one, Group()) == HELD
-    assert store_of(one).steps() == [0, 2]
 
 
 def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch):
@@ -221,14 +140,6 @@ def test_weights_of_another_type_or_shape_are_refused(other):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(UserError, match="as in this model"):
         content._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
-
-
-def test_every_nth_checkpoint_is_kept(job):
-    one = job(until=12, steps=12, checkpoint_every=2, keep_last=1, keep_every=6)
-    train(one, Group())
-    assert store_of(one).steps() == [0, 6, 12]
-    with pytest.raises(ValueError, match="not a multiple of `checkpoint_every`"):
-        job(checkpoint_every=2, keep_every=3)
 
 
 def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
@@ -285,67 +196,21 @@ class TestOnSeveralRanks:
     def test_any_ranks_and_strategies_go_on_with_the_same_state(self, job, tmp_path):
         """Loading and saving, without a step in between, changes no number for any distribution."""
         first = job("a", until=4, strategy="dp", checkpoint_every=4)
-        done = on_two_ranks(tmp_path, [first])
+        done = train_on_ranks(tmp_path, [first])
         assert done.returncode == 0, done.stderr
         folder = store_of(first).open(4).folder
         names = [f"{kind}-0000{number}-of-00002.safetensors" for kind in KINDS for number in (1, 2)]
         assert sorted(path.name for path in folder.glob("*.safetensors")) == sorted(names)
         sizes = [sum((folder / name).stat().st_size for name in names[rank::2]) for rank in (0, 1)]
         assert max(sizes) < 1.1 * min(sizes)
-        truth = state(first, 4)
+        truth = tensors_of(first, 4)
         for strategy, sharding in (("dp+tp", "none"), ("cftp", "none"), ("dp", "zero1")):
             one = job("a", until=4, strategy=strategy, sharding=sharding, checkpoint_every=4)
-            rewritten = on_two_ranks(tmp_path, [one], program=REWRITE)
+            rewritten = on_ranks(REWRITE, given=one, folder=tmp_path)
             assert rewritten.returncode == 0, rewritten.stderr
-            assert_equal(state(one, 4), truth)
+            assert_equal(tensors_of(one, 4), truth)
         alone = job("a", until=6, checkpoint_every=2)
         assert train(alone, Group()) == DONE
         assert sorted(path.name for path in store_of(alone).open(6).folder.glob("*.safetensors")) == sorted(
             f"{kind}.safetensors" for kind in KINDS
         )
-
-    @pytest.mark.sampled("several ranks")
-    def test_full_disk_on_one_rank_is_told_by_all(self, job, tmp_path):
-        done = on_two_ranks(tmp_path, [job(until=4, strategy="dp", steps=6)], failing=1)
-        assert done.returncode == 2, done.stderr
-        assert "rank 1: [Errno 28] No space left on device" in done.stderr
-        assert "model-00002-of-00002.safetensors" in done.stderr
-        assert store_of(job()).steps() == []
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-    @pytest.mark.parametrize("number", [1, 2])
-    def test_damage_to_any_rank_s_file_is_passed_over(self, trained, damage, number, caplog):
-        store = Store(trained)
-        path = store.path(4) / f"ema-0000{number}-of-00002.safetensors"
-        content = path.read_bytes()
-        try:
-            if damage == "missing":
-                path.unlink()
-            else:
-                path.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
-            assert store.newest().step == 2
-            assert "skipping damaged checkpoint" in caplog.text
-            assert path.name in caplog.text
-        finally:
-            path.write_bytes(content)
-        assert store.newest().step == 4
-
-    @pytest.fixture(scope="class")
-    def trained(self, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("trained")
-        one = Job(
-            name="small",
-            run=small_run(),
-            seed=0,
-            spec={},
-            latents=write_latents(folder / "latents"),
-            init=None,
-            store=folder / "store",
-            until=4,
-            out=folder / "out.json",
-            strategy="dp",
-        )
-        done = on_two_ranks(folder, [one])
-        assert done.returncode == 0, done.stderr
-        return store_of(one).folder

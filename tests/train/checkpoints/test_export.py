@@ -3,49 +3,35 @@
 import json
 import logging
 import os
-import shutil
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dithc.cli import main
 from dithc.comm import Group
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
-from dithc.runs import Store, outputs
+from dithc.runs import outputs
+from dithc.tensors import read_external
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
 from dithc.train.job.job import DONE
-from tests.train.conftest import SMALL
-
-
-@pytest.fixture
-def base(job):
-    one = job("base", until=2, lr=0.01)
-    assert train(one, Group()) == DONE
-    return one
+from tests.train.conftest import SMALL, checkpoint, weights_of
 
 
 @pytest.fixture
 def folder(base, tmp_path):
     """Return the averaged weights of `base`, exported for diffusers."""
     out = tmp_path / "transformer"
-    words = ["export", "--checkpoint", str(base.out), "--format", "diffusers", "--out", str(out)]
+    words = ["export", "--checkpoint", str(base.paths.out), "--format", "diffusers", "--out", str(out)]
     assert main(words) == 0
     return out
 
 
-def weights_of(one, kind: str = "ema", step: int | None = None) -> dict[str, torch.Tensor]:
-    store, last = Store.of_run(one.out)
-    return load_file(store.open(last if step is None else step).weights(kind))
-
-
 def model_of(one, kind: str = "ema") -> DiT:
-    store, step = Store.of_run(one.out)
-    model = DiT(DiTConfig(**store.open(step).meta["model"]))
+    model = DiT(DiTConfig(**checkpoint(one).meta["model"]))
     model.load_state_dict(weights_of(one, kind))
     return model
 
@@ -81,25 +67,11 @@ def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, 
     assert float((got - expected).norm() / expected.norm()) < 1e-5
 
 
-def test_export_says_what_diffusers_does_otherwise(base, tmp_path, caplog):
-    facts = export(base.out, weights="raw", layout="diffusers", out=tmp_path / "transformer")
-    assert facts["bytes"] == (tmp_path / "transformer" / "diffusion_pytorch_model.safetensors").stat().st_size
-    assert "i / 127" in caplog.text
-    assert "downscale_freq_shift = 0" in caplog.text
-
-
 @pytest.mark.parametrize("place", [".", "diffusion_pytorch_model.safetensors"])
 def test_exported_folder_and_its_file_are_a_start_to_the_bit(job, base, folder, place, caplog):
     caplog.set_level(logging.INFO)
     assert same(started_from(job, folder / place), weights_of(base))
     assert "loaded without changes" in caplog.text
-
-
-def test_weights_without_their_settings_are_a_start_and_it_is_said(job, base, folder, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    alone = shutil.copy(folder / "diffusion_pytorch_model.safetensors", tmp_path / "alone.safetensors")
-    assert same(started_from(job, Path(alone)), weights_of(base))
-    assert "no config.json next to the weights" in caplog.text
 
 
 def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
@@ -132,19 +104,13 @@ def test_settings_of_something_else_are_refused(job, folder, content):
         started_from(job, folder)
 
 
-def test_folder_without_weights_is_refused(job, tmp_path):
-    (tmp_path / "pipeline" / "transformer").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"init_file[\s\S]*diffusion_pytorch_model.safetensors"):
-        started_from(job, tmp_path / "pipeline")
-
-
 @pytest.mark.parametrize(("predict", "words"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
 def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, words):
     one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"predict": predict})
     train(one, Group())
     for layout in ("official", "diffusers"):
         caplog.clear()
-        facts = export(one.out, weights="ema", layout=layout, out=tmp_path / layout)
+        facts = export(one.paths.out, weights="ema", layout=layout, out=tmp_path / layout)
         assert facts["predicts"] == predict
         assert f"predicts {predict}" in caplog.text
         assert words in caplog.text
@@ -154,7 +120,7 @@ def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_p
     without = job("without", until=1, label_dropout=0.0)
     train(without, Group())
     with pytest.raises(UserError, match="null label"):
-        export(without.out, weights="ema", layout="diffusers", out=tmp_path / "new" / "transformer")
+        export(without.paths.out, weights="ema", layout="diffusers", out=tmp_path / "new" / "transformer")
     assert not (tmp_path / "new").exists()
 
 
@@ -164,9 +130,9 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
     train(one, Group())
     for layout in ("official", "diffusers"):
         with pytest.raises(UserError, match=r"(does not support these blocks|cannot hold .*)\n.*rope"):
-            export(one.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
+            export(one.paths.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
     assert not (tmp_path / "new").exists()
-    export(one.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
+    export(one.paths.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
     assert "position rope, qk_norm false, which other programs do not read" in caplog.text
 
 
@@ -175,12 +141,12 @@ def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "precious").write_text("years of work")
     with pytest.raises(UserError, match="dithc did not write"):
-        export(base.out, weights="ema", layout=layout, out=tmp_path / "results")
+        export(base.paths.out, weights="ema", layout=layout, out=tmp_path / "results")
     assert (tmp_path / "results" / "precious").read_text() == "years of work"
 
 
 def test_export_replaces_an_earlier_export(base, folder):
-    export(base.out, weights="raw", layout="diffusers", out=folder)
+    export(base.paths.out, weights="raw", layout="diffusers", out=folder)
     read, source = read_weights(folder, model_of(base).config, weights="ema")
     assert same(read, weights_of(base, "raw"))
     assert source is not None
@@ -205,6 +171,57 @@ def official(base, tmp_path):
 @pytest.mark.parametrize("kind", ["ema", "raw"])
 def test_checkpoint_of_the_original_training_is_a_start(job, base, official, kind):
     assert same(started_from(job, official, init_weights=kind), weights_of(base, kind))
+
+
+@pytest.mark.parametrize("kind", ["ema", "raw"])
+@pytest.mark.parametrize("layout", ["safetensors", "official"])
+def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
+    out = tmp_path / ("weights.safetensors" if layout == "safetensors" else "weights.pt")
+    export(base.paths.out, weights=kind, layout=layout, out=out)
+    assert same(started_from(job, out, init_weights=kind), weights_of(base, kind))
+    if layout == "safetensors":  # the original network needs no description
+        assert read_external(out)[1] == read_external(checkpoint(base).weights("ema"))[1] == {"format": "pt"}
+    elif kind == "ema":
+        assert set(torch.load(out, weights_only=True)) == {"model", "ema"}
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "official", "raw official", "diffusers", "checkpoint"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"objective": {"predict": "flow"}}, "predict flow\n"),
+        ({"model": SMALL | {"learn_sigma": False, "position": "rope", "norm": "rms"}}, "norm rms, position rope\n"),
+    ],
+)
+def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes_fit(
+    job, tmp_path, layout, changes, words
+):
+    one = job("other", until=1, **{"model": SMALL | {"learn_sigma": False}} | changes)
+    train(one, Group())
+    if layout == "checkpoint":
+        path = checkpoint(one).weights("raw")
+    elif layout != "safetensors" and "objective" not in changes:
+        return  # these blocks are not exported to other programs
+    else:
+        weights, layout = ("raw", "official") if layout == "raw official" else ("ema", layout)
+        path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
+        export(one.paths.out, weights=weights, layout=layout, out=path)
+    with pytest.raises(UserError, match=rf"another type of network\n.*got: +{words}"):
+        started_from(job, path, model=SMALL | {"learn_sigma": False})
+
+
+def test_export_to_an_unwritable_place_is_an_error(base, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="could not be written"):
+        export(base.paths.out, weights="ema", layout="safetensors", out=tmp_path / "file" / "weights.safetensors")
+
+
+@pytest.mark.parametrize("name", ["broken.pt", "broken.safetensors", "missing.pt"])
+def test_file_that_is_broken_or_missing_is_refused(job, tmp_path, name):
+    if name != "missing.pt":
+        (tmp_path / name).write_bytes(b"not weights at all")
+    with pytest.raises(UserError, match="cannot be read"):
+        started_from(job, tmp_path / name)
 
 
 def test_file_of_weights_is_mapped_and_not_read(base, official):

@@ -9,27 +9,18 @@ import pytest
 from dithc.comm import Group
 from dithc.comm.traffic import Span
 from dithc.latents import Batches
-from dithc.log import read_metrics
-from dithc.runs import Store
 from dithc.train import train
 from dithc.train.loop.trace import CLOCK, _lanes
 from dithc.train.step.step import Trainer
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher
+from tests.train.conftest import rows, store_of
+from tests.train.strategies.test_strategies import train_on_ranks
 
 PHASES = {"batch", "forward", "backward", "wait for gradients", "clip", "loss of all ranks", "update"}
-PROGRAM = """
-import pickle, sys
-import torch
-from dithc.comm import connect
-from dithc.train import train
-with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
-    torch.set_num_threads(1)
-    assert train(pickle.load(file), group) == 0
-"""
 
 
 def events_of(job, *, step: int, rank: int) -> list[dict]:
-    (folder,) = job.store.glob("small-*")
+    folder = store_of(job).folder
     content = json.loads((folder / "traces" / f"step_{step:07d}-rank{rank}.json").read_text())
     assert CLOCK not in {event.get("name") for event in content["traceEvents"]}
     return content["traceEvents"]
@@ -54,7 +45,7 @@ def overlap(one, other) -> float:
 def test_one_step_is_traced_with_its_phases_and_no_other(job):
     one = job(trace_step=4, micro_batch=4)
     train(one, Group())
-    (folder,) = one.store.glob("small-*")
+    folder = store_of(one).folder
     assert [path.name for path in (folder / "traces").iterdir()] == ["step_0000004-rank0.json"]
     events = events_of(one, step=4, rank=0)
     (whole,) = spans(events, name="step 4", cat="user_annotation")
@@ -81,16 +72,7 @@ def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
     monkeypatch.setattr("dithc.train.step.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     one = job(micro_batch=4)
     train(one, Group())
-    rows = read_metrics(Store.of_run(one.out)[0].folder / "metrics")
-    assert [row["data_seconds"] for row in rows] == [6.0, *(len(rows) - 1) * [4.0]]  # two micro-batches per step
-
-
-def test_trace_changes_no_number(job):
-    traced, plain = job("traced", trace_step=2), job("plain")
-    train(traced, Group())
-    train(plain, Group())
-    weights = [next(one.store.glob("small-*/step_0000006/model.safetensors")).read_bytes() for one in (traced, plain)]
-    assert weights[0] == weights[1]
+    assert [row["data_seconds"] for row in rows(one)] == [6.0, *5 * [4.0]]  # two micro-batches per step
 
 
 def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
@@ -98,14 +80,14 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
     one = job(trace_step=7)
     train(one, Group())
     assert "no trace: step 7 is not in this job, which runs steps 1 to 6" in caplog.text
-    assert not list(one.store.glob("small-*/traces"))
+    assert not list(one.paths.store.glob("small-*/traces"))
 
 
 @pytest.mark.slow
 def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
     one = job(until=2)
     train(one, Group())
-    (folder,) = one.store.glob("small-*")
+    folder = store_of(one).folder
     (folder / "traces").write_text("a file where a folder should be")
     assert train(job(trace_step=4), Group()) == 0
     assert "the trace of step 4 could not be written" in caplog.text
@@ -123,9 +105,9 @@ def test_operations_side_by_side_get_tracks_of_their_own():
 def test_two_ranks_write_a_file_each_in_which_sums_overlap_with_the_backward_pass(job, tmp_path):
     model = {"preset": "DiT-S/2", "hidden_size": 256, "depth": 4, "num_heads": 4}  # gradients of many buckets
     one = job(trace_step=3, until=4, checkpoint_every=4, model=model)
-    done = on_ranks(PROGRAM, given=one, folder=tmp_path)
+    done = train_on_ranks(tmp_path, [one])
     assert done.returncode == 0, done.stderr
-    (folder,) = one.store.glob("small-*")
+    folder = store_of(one).folder
     names = sorted(path.name for path in (folder / "traces").iterdir())
     assert names == ["step_0000003-rank0.json", "step_0000003-rank1.json"]
     for rank in (0, 1):

@@ -10,14 +10,13 @@ import torch
 
 from dithc.comm import Group
 from dithc.latents import HeldOut, Latents
-from dithc.log import read_metrics
-from dithc.runs import Manifest, Store
+from dithc.runs import Manifest
 from dithc.train import train
 from dithc.train.job.job import DONE
-from dithc.train.job.stop import LEAVING_SECONDS, Pace
+from dithc.train.job.stop import Pace
 from dithc.train.loop.validate import NUM_TIMES, Validation
 from dithc.train.strategies.layout import Layout
-from tests.train.conftest import CLASSES, ROWS, SIDE, small_run
+from tests.train.conftest import CLASSES, ROWS, SIDE, hashes, rows, small_run
 
 HELD_OUT = 7
 SLOPE = 0.25
@@ -114,19 +113,16 @@ def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job
     whole = job("whole", latents=held, validate_every=4, **settings)
     halves = [job("halves", latents=held, validate_every=4, until=until, **settings) for until in (4, 6)]
     assert [train(one, Group()) for one in (plain, whole, *halves)] == [DONE] * 4
-    files = [{entry["path"]: entry["sha256"] for entry in _checkpoint(one).files} for one in (plain, whole, halves[1])]
-    assert files[0] == files[1] == files[2]
-    without, rows, again = (
-        read_metrics(_checkpoint(one).folder.parent / "metrics") for one in (plain, whole, halves[1])
-    )
-    assert [row["loss"] for row in rows] == [row["loss"] for row in without]
+    assert hashes(plain) == hashes(whole) == hashes(halves[1])
+    without, found, again = (rows(one) for one in (plain, whole, halves[1]))
+    assert [row["loss"] for row in found] == [row["loss"] for row in without]
     assert not any("val_loss" in row for row in without)
-    assert [row["step"] for row in rows if "val_loss" in row] == [4, 6]
-    assert [row["val_loss"] for row in rows[3::2]] == [row["val_loss"] for row in again[3::2]]
-    assert rows[-1]["val_loss"] == pytest.approx(np.mean([rows[-1][name] for name in NAMES]))
-    assert rows[-1]["val_loss"] < rows[3]["val_loss"] < 1.1  # a network that predicts 0 has 1
-    assert Manifest.read(whole.out).numbers["val_loss"] == rows[-1]["val_loss"]
-    assert Manifest.read(plain.out).numbers["val_loss"] is None
+    assert [row["step"] for row in found if "val_loss" in row] == [4, 6]
+    assert [row["val_loss"] for row in found[3::2]] == [row["val_loss"] for row in again[3::2]]
+    assert found[-1]["val_loss"] == pytest.approx(np.mean([found[-1][name] for name in NAMES]))
+    assert found[-1]["val_loss"] < found[3]["val_loss"] < 1.1  # a network that predicts 0 has 1
+    assert Manifest.read(whole.paths.out).numbers["val_loss"] == found[-1]["val_loss"]
+    assert Manifest.read(plain.paths.out).numbers["val_loss"] is None
 
 
 def test_without_held_out_tiles_it_is_left_out_and_said(job, caplog):
@@ -134,17 +130,4 @@ def test_without_held_out_tiles_it_is_left_out_and_said(job, caplog):
     with caplog.at_level(logging.WARNING, logger="dithc"):
         assert train(one, Group()) == DONE
     assert "has none in the split val" in caplog.text
-    assert not any("val_loss" in row for row in read_metrics(_checkpoint(one).folder.parent / "metrics"))
-
-
-def test_grace_before_a_deadline_knows_of_it():
-    pace = Pace()
-    pace.step(2.0)
-    pace.validation(30.0)
-    pace.validation(20.0)
-    assert pace.grace_seconds == 2 * (2.0 + 30.0) + LEAVING_SECONDS
-
-
-def _checkpoint(job) -> Store.Checkpoint:
-    store, step = Store.of_run(job.out)
-    return store.open(step)
+    assert not any("val_loss" in row for row in rows(one))

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from dithc.comm import CommConfig, Group, connect
 from dithc.comm.gradients import buckets
 from dithc.comm.launching import ending
 from dithc.config import training
+from dithc.latents import Batch
 from dithc.model import DiT
 from dithc.tensors import assemble
 from dithc.train.checkpoints.content import State, state_of
@@ -30,27 +31,19 @@ MODEL = {"hidden_size": 32, "depth": 2, "num_heads": 2}
 STEPS = 4
 
 
-@dataclass(frozen=True)
-class Images:
-    x: Tensor
-    y: Tensor
-    t: Tensor
-    noise: Tensor
-
-
 class Source:
     """Source of images determined by the step."""
 
     def __init__(self, images: int) -> None:
         self._images = images
 
-    def batch(self, step: int, part: slice) -> Images:
+    def batch(self, step: int, part: slice) -> Batch:
         draws = torch.Generator().manual_seed(step)
         size = (self._images, 4, SIDE, SIDE)
         x, noise = torch.randn(size, generator=draws), torch.randn(size, generator=draws)
         y = torch.randint(CLASSES, (self._images,), generator=draws)
         t = torch.randint(1000, (self._images,), generator=draws)
-        return Images(x[part], y[part], t[part], noise[part])
+        return Batch(x[part], y[part], t[part], noise[part])
 
 
 class Uneven(DiT):
@@ -173,26 +166,6 @@ def assert_same_training(group: Group, run: training.Run, *, until: int) -> None
     assert not torch.equal(found["weight rare.weight"], fresh["rare.weight"])
 
 
-def late_weights(group: Group) -> None:
-    """No layer computes before the weights of all ranks have arrived; here they are NaN until a wait."""
-    gather = dist.all_gather_single
-    run = run_of(group, recompute="block")
-    plain = prepare(group, "none", run)
-    plain[1].model.rank = group.size  # every rank calls the same layers
-    truth = losses(train(*plain, until=3))
-    dist.all_gather_single = partial(send_late, gather)
-    try:
-        sharded = prepare(group, "zero1", run)
-        sharded[1].model.rank = group.size
-        assert losses(train(*sharded, until=3)) == truth
-        rest = sum(bool(parameter.isnan().any()) for parameter in sharded[1].model.parameters())
-        assert rest > 0, "nothing was late"
-        sharded[1].strategy.ready()
-        assert not any(parameter.isnan().any() for parameter in sharded[1].model.parameters())
-    finally:
-        dist.all_gather_single = gather
-
-
 def late_copied_weights(group: Group) -> None:
     """As `late_weights`, with each layer on a copy of its weights that starts during the previous layer."""
 
@@ -233,20 +206,6 @@ def send_late(gather: Any, whole: Tensor, own: Tensor, *, group: Any = None, asy
 class Late:
     def __init__(self, arrive: Callable[[], None]) -> None:
         self.wait = arrive
-
-
-def resumed_training(group: Group) -> None:
-    """Sharded and unsharded runs continue each other bitwise."""
-    run = run_of(group, ema={"lengths": [0.05, 0.1]})
-    uninterrupted = prepare(group, "none", run)
-    train(*uninterrupted, until=STEPS)
-    truth = whole(uninterrupted[1], group)
-    for first, second in (("zero1", "none"), ("none", "zero1"), ("zero1", "zero1")):
-        begun, ended = prepare(group, first, run), prepare(group, second, run)
-        train(*begun, until=STEPS // 2)
-        load(ended[1], whole(begun[1], group), step=STEPS // 2)
-        train(*ended, until=STEPS)
-        assert_same(whole(ended[1], group), truth)
 
 
 def rounded_weights(group: Group) -> None:
@@ -301,22 +260,6 @@ def play_rounding(state: State, *, exact: bool = False) -> None:
     round_all()
 
 
-def shared_memory(group: Group) -> None:
-    """Moments and average of a rank are its share of the unsharded ones."""
-    run = run_of(group)
-    plain, sharded = (prepare(group, sharding, run, hidden_size=128)[1] for sharding in ("none", "zero1"))
-    held = [
-        sum(value.nbytes for value in (*state.ema.state.values(), *state.optimizer.state().values()))
-        for state in (plain, sharded)
-    ]
-    share = held[1] / held[0]
-    print(f"rank {group.rank}: {held[1]} of {held[0]} bytes, {share:.3f}", file=sys.stderr)
-    assert share <= 1 / group.size + 0.05, share
-    assert sum(group.gather_objects(held[1])) == held[0] + 4 * (group.size - 1), (
-        "every number once, but the count of updates"
-    )
-
-
 def measured_exchange(group: Group) -> None:
     """A step reports its communication costs: the sums of this step and the weights of the previous step."""
     trainer, state = prepare(group, "zero1", run_of(group))
@@ -336,11 +279,8 @@ SCENES: dict[str, Callable[[Group], None]] = {
     for scene in (
         same_training,
         few_steps,
-        late_weights,
         late_copied_weights,
-        resumed_training,
         rounded_weights,
-        shared_memory,
         measured_exchange,
     )
 }

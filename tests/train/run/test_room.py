@@ -1,8 +1,6 @@
 """Tests of exhausted memory: the error names request, available memory and fitting settings."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,33 +73,3 @@ def test_a_training_that_may_not_fit_says_so_before_its_first_step(job, monkeypa
     ):
         pass
     assert "and only 1.00 GiB are available: the system may kill it" in caplog.text
-
-
-PROGRAM = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
-from dithc import cli
-from dithc.cli.data import stage
-def run(args):
-    import numpy
-    numpy.ones(1 << 40)
-stage.run, stage.folder = run, None
-stage.add_arguments = lambda parser: None
-sys.exit(cli.main(["stage"]))
-"""
-
-
-def test_every_verb_says_it_in_four_lines():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(4 * GIB)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "dithc stage: out of memory" in done.stderr
-    assert "allocation refused by the system: 8.00 TiB" in done.stderr
-    assert "4.00 GiB of addresses (`ulimit -v`)" in done.stderr

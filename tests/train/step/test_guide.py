@@ -1,7 +1,6 @@
 """Tests of guidance trained into one pass: its formula, affected images, fixed point, and no other traces."""
 
 import copy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dithc import hcops
 from dithc.comm import Group
-from dithc.config import training
+from dithc.config import Machine, training
 from dithc.diffusion import Objective, training_loss
-from dithc.log import UserError, read_metrics
+from dithc.latents import Batch
+from dithc.log import UserError
 from dithc.model import DiT
-from dithc.runs import Store
 from dithc.tensors import read_tensors
 from dithc.train import Job, train
 from dithc.train.job.job import DONE
@@ -28,7 +27,7 @@ from dithc.train.step.guide import Guide, start_of
 from dithc.train.step.step import Trainer, arithmetic
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
-from tests.train.conftest import SMALL, small_run
+from tests.train.conftest import JOB_FIELDS, PATHS, SMALL, checkpoint, hashes, rows, small_run
 from tests.train.strategies.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
 
 NULL = 3
@@ -48,30 +47,22 @@ def network(seed: int = 0, *, learn_sigma: bool = True) -> DiT:
     return model
 
 
-@dataclass
-class Images:
-    x: Tensor
-    y: Tensor
-    t: Tensor
-    noise: Tensor
-
-
 class Source:
     """Source of six images, two without a label."""
 
     def __init__(self, predict: str) -> None:
         draws = torch.Generator().manual_seed(1)
         t = torch.tensor([10, 200, 400, 700, 900, 999])
-        self.all = Images(
+        self.all = Batch(
             torch.randn(6, 4, 8, 8, generator=draws),
             torch.tensor([0, NULL, 2, 1, NULL, 1]),
             t.float() + 0.25 if predict == "flow" else t,
             torch.randn(6, 4, 8, 8, generator=draws),
         )
 
-    def batch(self, step: int, part: slice) -> Images:
+    def batch(self, step: int, part: slice) -> Batch:
         one = self.all
-        return Images(one.x[part], one.y[part], one.t[part], one.noise[part])
+        return Batch(one.x[part], one.y[part], one.t[part], one.noise[part])
 
 
 def run_of(guide: dict[str, Any] | None, predict: str = "noise", **changes: Any) -> training.Run:
@@ -95,7 +86,7 @@ def trainer_of(run: training.Run, model: DiT, start: DiT | None = None) -> Train
     )
 
 
-def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Images) -> Tensor:
+def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Batch) -> Tensor:
     """Return the mean squared error of the batch in float64 with complete passes, without `dithc.diffusion`."""
     kept = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))[images.t.long()].reshape(-1, 1, 1, 1)
     x, noise, time = images.x.double(), images.noise.double(), (images.t.double() / 1000).reshape(-1, 1, 1, 1)
@@ -252,39 +243,25 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
     assert (free - both).square().mean().sqrt() < 0.15 * (free - labelled).square().mean().sqrt()
 
 
-def checkpoint(job) -> Store.Checkpoint:
-    store, step = Store.of_run(job.out)
-    return store.open(step)
-
-
-def hashes(job) -> dict[str, str]:
-    return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
-
-
-def rows(job) -> list[dict[str, float]]:
-    return read_metrics(checkpoint(job).folder.parent / "metrics")
-
-
 @pytest.fixture
 def guided(job):
     """Return a factory of guided jobs that start from six steps of another run."""
     base = job("base", lr=5e-3)
 
     def make(store: str, guide: dict[str, Any], **changes: Any) -> Job:
-        if not base.out.exists():
+        if not base.paths.out.exists():
             assert train(base, Group()) == DONE
-        own = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+        own = {name: changes.pop(name) for name in (*JOB_FIELDS, *PATHS, *Machine.model_fields) if name in changes}
         run = small_run(guide=guide, init="base", **changes)
-        return job(store, run=run, init=base.out, spec={"guide": guide}, **own)
+        return job(store, run=run, init=base.paths.out, spec={"guide": guide}, **own)
 
     return make
 
 
 @BOTH
-@pytest.mark.parametrize("settings", [{}, {"dtype": "bf16", "micro_batch": 3}], ids=["plain", "bf16-micro"])
 @pytest.mark.slow
-def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(guided, guide, settings):
-    parts = (("a", 6), ("b", 3), ("b", 6))
+def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(guided, guide):
+    parts, settings = (("a", 6), ("b", 3), ("b", 6)), {"dtype": "bf16", "micro_batch": 3}
     whole, first, second = (guided(store, guide, until=until, **settings) for store, until in parts)
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
     assert hashes(whole) == hashes(second)
@@ -322,7 +299,7 @@ def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_
 
 def test_operations_and_memory_of_the_second_pass_are_counted():
     model, run = network(), run_of(SELF, label_dropout=0.25)
-    labelled = Images(
+    labelled = Batch(
         torch.randn(4, 4, 8, 8), torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 3, 4]), torch.randn(4, 4, 8, 8)
     )
     with hcops.use("reference"):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dithc.comm import Group
 from dithc.diffusion import Objective
-from dithc.log import UserError, read_metrics
-from dithc.runs import Manifest, Store
+from dithc.latents import Batches, Latents
+from dithc.log import UserError
+from dithc.runs import Manifest
 from dithc.train import train
 from dithc.train.job.job import DONE
 from dithc.train.loop.journal import Journal
@@ -22,9 +22,9 @@ from dithc.train.step.layer_search import Search
 from dithc.train.step.nonfinite import LeftOut, NotFinite
 from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
+from tests.train.conftest import hashes, rows, store_of, tensors_of
 
 ROOT = Path(__file__).parents[3]
-FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
 # Trains each job under its fault. A number that is not finite ends only its job, and every rank records how it ended.
 PROGRAM = """
 import pathlib, pickle, sys
@@ -53,20 +53,7 @@ def _healed():
     faults.heal()
 
 
-def store_of(job) -> Store:
-    return Store(next(job.store.glob("small-*")))
-
-
-def hashes(job) -> dict[str, str]:
-    return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(job.out).files}
-
-
-def tensors(job, step):
-    folder = store_of(job).open(step).folder
-    return {f"{name} {key}": value for name in FILES for key, value in load_file(folder / name).items()}
-
-
-def rows(job) -> list[dict]:
+def lines_of(job) -> list[dict]:
     """Return every line of the metrics, parsed as strict JSON without NaN."""
 
     def refuse(word):
@@ -99,7 +86,7 @@ def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault
         train(one, Group())
     assert f"at step {4 if fault['kind'] == 'update' else 3}" in str(caught.value)
     assert store_of(one).newest().step == 2
-    assert all(value.isfinite().all() for value in tensors(one, 2).values())
+    assert all(value.isfinite().all() for value in tensors_of(one, 2).values())
 
 
 def test_row_of_the_latents_is_named(job):
@@ -107,16 +94,8 @@ def test_row_of_the_latents_is_named(job):
     one = job()
     with pytest.raises(NotFinite) as caught:
         train(one, Group())
-    from dithc.latents import Batches, Latents
-
-    source = Batches(
-        Latents(one.latents.parent),
-        seed=0,
-        global_batch=8,
-        label_dropout=0.0,
-        augment="mirror",
-        times=Objective.of().times,
-    )
+    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.0, "augment": "mirror"}
+    source = Batches(Latents(one.paths.latents.parent), **settings, times=Objective.of().times)
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
 
@@ -169,19 +148,19 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
     one = job(nonfinite="skip", checkpoint_every=1, keep_last=9)
     faults.inject(kind, at=3)
     assert train(one, Group()) == DONE
-    before, after, end = (tensors(one, step) for step in (2, 3, 6))
+    before, after, end = (tensors_of(one, step) for step in (2, 3, 6))
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert end["optimizer.safetensors step"] == 5
+    assert end["optimizer step"] == 5
     assert not any(torch.equal(after[name], end[name]) for name in after if "exp_avg" in name and "qkv" in name)
-    third = rows(one)[2]
+    third = lines_of(one)[2]
     assert third["loss"] is third["grad_norm"] is third["images_per_second"] is None
     assert (third["left_out"], third["data_seconds"]) == (1, None)
-    assert len(rows(one)) == 6
-    assert math.isnan(read_metrics(store_of(one).folder / "metrics")[2]["loss"])
+    assert len(lines_of(one)) == 6
+    assert math.isnan(rows(one)[2]["loss"])
     (event,) = events(one, "skipped")
     assert event["step"] == 3
     assert list(event["ranks"]) == ["0"]
-    numbers = Manifest.read(one.out).numbers
+    numbers = Manifest.read(one.paths.out).numbers
     assert numbers["left_out"] == [3]
     assert math.isfinite(numbers["loss_last100"])
 
@@ -197,10 +176,10 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
         last = job("parts", nonfinite=policy, until=until)
         assert train(last, Group()) == DONE
     assert hashes(last) == hashes(whole)
-    one, other = ([row["loss"] for row in read_metrics(store_of(each).folder / "metrics")] for each in (whole, last))
+    one, other = ([row["loss"] for row in rows(each)] for each in (whole, last))
     assert [math.isnan(loss) for loss in one] == [False, False, False, True, False, False]
     assert repr(one) == repr(other)
-    assert Manifest.read(last.out).numbers["left_out"] == [4]
+    assert Manifest.read(last.paths.out).numbers["left_out"] == [4]
 
 
 @pytest.mark.slow
@@ -233,7 +212,7 @@ def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
     assert "back to step 2; step 3 is left out (nonfinite: rollback)" in caplog.text
     (event,) = events(one, "rolled back")
     assert (event["step"], event["to"]) == (3, 2)
-    assert [row["step"] for row in rows(one)] == [1, 2, 3, 3, 4, 5, 6]
+    assert [row["step"] for row in lines_of(one)] == [1, 2, 3, 3, 4, 5, 6]
     faults.heal()
     faults.inject("latents", at=3)
     assert train(clean, Group()) == DONE
@@ -248,7 +227,7 @@ def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, che
     assert train(one, Group()) == DONE
     assert [(event["step"], event["to"]) for event in events(one, "rolled back")] == [(at, checkpoint)]
     for step in store_of(one).steps():
-        assert all(value.isfinite().all() for value in tensors(one, step).values())
+        assert all(value.isfinite().all() for value in tensors_of(one, step).values())
 
 
 @pytest.mark.slow
@@ -294,7 +273,7 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
         train(one, Group())
     assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
     assert train(dataclasses.replace(one, run=one.run.model_copy(update={"nonfinite": "skip"})), Group()) == DONE
-    assert Manifest.read(one.out).numbers["left_out"] == [1, 2, 3]
+    assert Manifest.read(one.paths.out).numbers["left_out"] == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -330,9 +309,15 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     assert done.returncode == 0, done.stderr
     for name, at, *places in (
         ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),
-        ("weights", 3, "the loss of rank 1", "again: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
-        ("gradient", 3, "the gradient (", "again: rank 0: the gradient of the ", "blocks.0.mlp.fc2, in the backward"),
-        ("ddp", 4, "the loss of rank 1", "again: rank 1: the latents of image 5 "),
+        ("weights", 3, "the loss of rank 1", "computation: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
+        (
+            "gradient",
+            3,
+            "the gradient (",
+            "computation: rank 0: the gradient of the ",
+            "blocks.0.mlp.fc2, in the backward",
+        ),
+        ("ddp", 4, "the loss of rank 1", "computation: rank 1: the latents of image 5 "),
         ("layers", 3, "the loss of rank 0, 1", "rank 1: the weights of blocks.1.attn.qkv.weight, before"),
     ):
         said, same = ((tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1))
@@ -341,13 +326,8 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     by_name = {name: one for name, _, one in jobs}
     for name in ("skip", "skip-1", "skip-2", "back", "shared", "healed", "tensors"):
         assert [(tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1)] == ["0", "0"]
-        assert all(value.isfinite().all() for value in tensors_of(by_name[name]))
+        assert all(value.isfinite().all() for value in tensors_of(by_name[name]).values())
     assert hashes(by_name["skip"]) == hashes(by_name["skip-2"]) == hashes(by_name["back"])
-    assert Manifest.read(by_name["shared"].out).numbers["left_out"] == [4]
-    assert Manifest.read(by_name["healed"].out).numbers["left_out"] == [3]
-    assert Manifest.read(by_name["tensors"].out).numbers["left_out"] == [4]
-
-
-def tensors_of(job) -> list[torch.Tensor]:
-    files = [job.out.parent / entry["path"] for entry in Manifest.read(job.out).files]
-    return [value for path in files for value in load_file(path).values()]
+    assert Manifest.read(by_name["shared"].paths.out).numbers["left_out"] == [4]
+    assert Manifest.read(by_name["healed"].paths.out).numbers["left_out"] == [3]
+    assert Manifest.read(by_name["tensors"].paths.out).numbers["left_out"] == [4]

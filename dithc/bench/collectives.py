@@ -6,7 +6,6 @@ Some variants emulate two nodes: the ranks of each half share memory, and MPI ca
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dithc.bench.bound_child import child_of
+from dithc.bench.bound_child import child_of, launch_line
 from dithc.bench.record import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.comm import Group
@@ -84,9 +83,8 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
-        line = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", str(settings.ranks)]
-        line += ["--cpus", "1", "--", sys.executable, "-m", "dithc", "bench", "collectives", "--on-ranks"]
-        with child_of([*line, *words, "--json", str(out)]) as child:
+        words = ["collectives", "--on-ranks", *words, "--json", str(out)]
+        with child_of(launch_line(words, ranks=settings.ranks, cpus=1)) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
             fix = "see their messages above; run `dithc doctor` to check MPI"

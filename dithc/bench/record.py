@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import time
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
         value = getattr(settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
             raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
+
+
+def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
+    """Reject unknown names, and an empty selection.
+
+    Raises:
+        UserError: a name is unknown, or there are no names.
+    """
+    names = list(known)
+    unknown = [name for name in given if name not in names]
+    if unknown or not given:
+        expected = f"one or more of {', '.join(names)}"
+        raise problem(option, got=",".join(unknown) or "none", expected=expected, fix="correct the names")
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:

@@ -208,7 +208,7 @@ def test_stopped_trainings_write_what_they_have_and_go_on(
         return Run(seconds=[float(len(made))], losses=[1.0], sent_each=[])
 
     monkeypatch.setattr(module, "_made", run)
-    monkeypatch.setattr("dithc.bench.trainings.strategies._counter", lambda _: (None, ""))
+    monkeypatch.setattr("dithc.bench.trainings.strategies.message_counter", lambda _: {})
     out = tmp_path / "strategies.json"
     words = ["bench", "strategies", "--models", "S/2", "--batches", "8,16", "--strategies", "cftp,dp", "--rounds", "2"]
     words += ["--memory-limit", "1", "--json", str(out)]

@@ -13,7 +13,7 @@ from dithc import native
 from dithc.automem import AutoMem, manager
 from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.step import variants
-from dithc.bench.timing import Timing, spread
+from dithc.bench.timing import Timing, alternating, spread
 from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
@@ -130,13 +130,13 @@ def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMe
 def _take_turns(
     steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
-    """Return the losses of all steps, and seconds and page faults of timed steps. Every second round is reversed."""
+    """Return the losses of all steps, and seconds and page faults of timed steps."""
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}
     with variants.quiet_choices():
-        for turn in range(warmup + repeats):
-            for name in list(steps) if turn % 2 == 0 else reversed(list(steps)):
+        for turn, names in enumerate(alternating(list(steps), warmup + repeats)):
+            for name in names:
                 before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
                 losses[name].append(steps[name]())
                 if turn >= warmup:

@@ -4,9 +4,7 @@ An order is a method of `Here` and its arguments. Orders for all ranks are sent 
 answers.
 """
 
-import os
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,17 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.bench.bound_child import child_of
+from dithc.bench.bound_child import child_of, launch_line, message_counter
 from dithc.bench.sampling.contenders import Contender, Where, named
 from dithc.bench.sampling.decoders import Decoder
 from dithc.bench.sampling.ways import Cell, Way, network
 from dithc.comm import Group, traffic
-from dithc.log import UserError, logger, problem
+from dithc.log import UserError, problem
 from dithc.parallel import Team
 
-GIVEN_BACK = ["MALLOC_MMAP_THRESHOLD_=65536"]  # for glibc, which otherwise raises this threshold when memory is freed
+GIVEN_BACK = {
+    "MALLOC_MMAP_THRESHOLD_": "65536"
+}  # for glibc, which otherwise raises this threshold when memory is freed
 LOOK_SECONDS = 0.5  # between two checks for the end of a process
-log = logger(__name__)
 
 
 class Here:
@@ -202,13 +201,13 @@ def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew
         door.bind(address)
         door.listen(ranks + 1)
         door.settimeout(LOOK_SECONDS)
-        starts = [(ranks, cpus, GIVEN_BACK if is_for_memory else _counting(folder)), (1, ranks * cpus, [])]
-        children = [
-            stack.enter_context(child_of(_line(address, count, threads, variables), env=_environment()))
-            for count, threads, variables in (starts[:1] if is_for_memory else starts)
-        ]
+        words = ["sampling", "--on-ranks", "--at", address]
+        variables = GIVEN_BACK if is_for_memory else message_counter(folder)
+        starts = [launch_line(words, ranks=ranks, cpus=cpus, variables=variables)]
+        starts += [] if is_for_memory else [launch_line(words, ranks=1, cpus=ranks * cpus)]
+        children = [stack.enter_context(child_of(line)) for line in starts]
         lines: dict[tuple[int, int], Connection] = {}
-        while len(lines) < (ranks if is_for_memory else ranks + 1):
+        while len(lines) < ranks + len(starts) - 1:
             with suppress(TimeoutError):
                 line = Connection(door.accept()[0].detach())
                 lines[line.recv()] = stack.enter_context(line)
@@ -217,26 +216,3 @@ def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew
         found = Crew(lines, children)
         yield found
         found.dismiss()
-
-
-def _line(address: str, ranks: int, threads: int, variables: Sequence[str]) -> list[str]:
-    launcher = "mpiexec" if ranks > 1 else "none"
-    line = [sys.executable, "-m", "dithc", "launch", "--launcher", launcher, "--ranks", str(ranks), "--cpus"]
-    line += [str(threads), "--", *(["env", *variables] if variables else [])]
-    return [*line, sys.executable, "-m", "dithc", "bench", "sampling", "--on-ranks", "--at", address]
-
-
-def _counting(folder: Path) -> list[str]:
-    """Return variables that enable message counting; log the reason if it is unavailable."""
-    try:
-        library = traffic.build_counter(folder)
-    except UserError as error:
-        log.warning("%s", error)
-        return []
-    return [f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={folder / 'mpi'}"]
-
-
-def _environment() -> dict[str, str]:
-    """Return this environment without variables of a launcher or of thread settings."""
-    unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
-    return {name: value for name, value in os.environ.items() if name not in unwanted}

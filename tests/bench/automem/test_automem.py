@@ -9,7 +9,7 @@ import pytest
 from dithc import native
 from dithc.bench import table
 from dithc.bench.automem import AutoMemSettings, bench_automem
-from dithc.bench.automem.runs import largest_of, row_of
+from dithc.bench.automem.runs import automem_row, largest_of
 from dithc.bench.trainings.run import Run
 from dithc.cli import main
 from dithc.log import UserError
@@ -57,21 +57,21 @@ def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_tra
         run(1.1, 1.1, memory=memory(400, stall=(0.11, 0.0))),
         run(2.0, 2.0, memory=memory(300, stall=(0.2, 0.4))),
     ]
-    row = row_of("AutoMem", managed, beside=bare)
+    row = automem_row("AutoMem", managed, beside=bare)
     assert (row["peak_fast_bytes"], row["budget_bytes"], row["within_budget"]) == (400, 400, True)
     assert row["stall_share"]["rounds"] == pytest.approx([0.1, 0.0, 0.1, 0.2])
     assert row["slower"]["rounds"] == pytest.approx([1.1, 1.0])
     assert row["losses_identical"]
-    assert row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
+    assert automem_row("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
     other = [run(1.0, losses=(1.0 + 2**-50,)), run(2.0)]
-    assert row_of("AutoMem", other, beside=bare)["losses_identical"] is False
+    assert automem_row("AutoMem", other, beside=bare)["losses_identical"] is False
 
 
 def test_the_table_says_what_did_not_fit_and_what_was_exceeded() -> None:
     rows = [
         {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters | nothing to move"},
         {"name": "other", "status": "oom", "reason": "status 1; can't allocate memory"},
-        row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.1,)))]),
+        automem_row("AutoMem", [run(1.0, memory=memory(401, stall=(0.1,)))]),
     ]
     settings = {"model": "DiT-XL/2", "batch": 8, "dtype": "fp32", "limit": 0.6, "budget": 0.4, "memory_gib": 24}
     settings |= {"rounds": 2, "steps": 3, "repeats": 9}

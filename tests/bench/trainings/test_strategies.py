@@ -9,7 +9,7 @@ import pytest
 
 from dithc.bench import table
 from dithc.bench.trainings import strategies
-from dithc.bench.trainings.run import Contender, Run, pss_of, ranks_below
+from dithc.bench.trainings.run import Run, pss_of, ranks_below
 from dithc.bench.trainings.strategies import (
     ONE_CLUSTER,
     StrategiesSettings,
@@ -17,7 +17,6 @@ from dithc.bench.trainings.strategies import (
     cell,
     contenders_on,
     sharded,
-    turns,
 )
 from dithc.cli import main
 from dithc.log import UserError
@@ -68,13 +67,9 @@ def test_several_ranks_share_the_state_where_their_strategy_can():
 
 def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
     found, _ = contenders_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
-    over_mpi, over_gloo = (dict(one.environment).pop("DITHC_BACKEND") for one in found)
+    over_mpi, over_gloo = (one.environment.get("DITHC_BACKEND") for one in found)
     assert (over_mpi, over_gloo) == ("dithc-mpi", "gloo")
-    assert replace(found[0], name="", environment=()) == replace(found[1], name="", environment=())
-
-
-def test_contenders_take_turns_in_alternating_order():
-    assert "".join(turns("abc", 3)) == "abccbaabc"
+    assert replace(found[0], name="", environment={}) == replace(found[1], name="", environment={})
 
 
 def ok(seconds: float, peak: int) -> Run:
@@ -83,10 +78,9 @@ def ok(seconds: float, peak: int) -> Run:
 
 
 def result_of(runs):
-    contenders = [Contender(name=name, strategy=name, ranks=2, cpus=1) for name in runs]
     settings = {"dtype": "fp32", "rounds": 2, "steps": 3}
-    rows = [cell("DiT-S/2", 8, contenders, runs)]
-    known = [{"name": one.name, "ranks": one.ranks, "cpus": one.cpus} for one in contenders]
+    rows = [cell("DiT-S/2", 8, runs)]
+    known = [{"name": name, "ranks": 2, "cpus": 1} for name in runs]
     conditions = {"clusters": "", "memory_limit": {"bytes": None}, "counted": {}}
     return {"bench": "strategies", "settings": settings, "contenders": known, "cells": rows, **conditions}
 

@@ -10,7 +10,7 @@ from dithc.log import logger, problem
 from dithc.simulate import paper
 from dithc.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.simulate.measured import measured_curve, read_measured
-from dithc.simulate.scaling import Cluster, Computing, Method, Mode, curve_of, simulate_curve
+from dithc.simulate.scaling import Computing, Method, Mode, Scenario
 from dithc.simulate.workload import Model, describe_model
 
 log = logger(__name__)
@@ -72,31 +72,37 @@ def run(settings: Settings) -> dict[str, Any]:
     _check(settings)
     machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)
-    cluster = Cluster(links=Links.of(machine), ranks_per_node=ranks)
-    assert machine.network is not None
-    result: dict[str, Any] = {
-        "machine": {
-            "description": str(settings.machine),
-            "model_name": machine.model_name,
-            "ranks_per_node": ranks,
-            "network": asdict(machine.network),
-        }
-    }
+    links = Links.of(machine)
+    result: dict[str, Any] = {"machine": described(settings, machine, ranks)}
     models = [describe_model(name) for name in settings.models]
     inputs: dict[str, Any] = {
-        "settings": _plain(asdict(settings)),
+        "settings": {
+            name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()
+        },
         "models": {model.name: _facts(model) for model in models},
     }
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
-        found = paper.reproduce(models[0], cluster, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
+        found = paper.reproduce(models[0], links, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
         return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
     curves = []
     for model in models:
-        found = _simulate(settings, machine, model, cluster)
-        curves += found["curves"]
-        inputs["models"][model.name] |= found["inputs"]
+        computing, source = computing_of(settings, machine, model.name)
+        inputs["models"][model.name] |= {"computing": asdict(computing), "source_of_computing": source}
+        scenario = {"model": model, "computing": computing, "links": links, "ranks_per_node": ranks}
+        curves += _curves(settings, scenario)
     return {**result, "curves": curves, "inputs": inputs}
+
+
+def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
+    """Return the facts of a machine with a network for JSON."""
+    assert machine.network is not None
+    return {
+        "description": str(settings.machine),
+        "model_name": machine.model_name,
+        "ranks_per_node": ranks_per_node,
+        "network": asdict(machine.network),
+    }
 
 
 def _facts(model: Model) -> dict[str, Any]:
@@ -104,22 +110,13 @@ def _facts(model: Model) -> dict[str, Any]:
     return {"gradient_bytes": model.gradient_bytes, "flops_per_image": flops}
 
 
-def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Cluster) -> dict[str, Any]:
-    computing, source = computing_of(settings, machine, model.name)
+def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
     batches = [None] if settings.mode == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
+        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
         for batch in batches:
-            points = simulate_curve(
-                *(model, method, computing, cluster),
-                nodes=settings.nodes,
-                mode=settings.mode,
-                global_batch=batch,
-                steps=settings.steps,
-                seed=settings.seed,
-            )
-            if points:
-                curves.append(curve_of(method, model, points, mode=settings.mode, global_batch=batch))
+            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch=batch)
     if not curves:
         raise problem(
             "no point can be simulated",
@@ -128,8 +125,9 @@ def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Clust
             fix="set fewer nodes or more images",
         )
     if isinstance(settings.step, Path) and settings.mode == "weak":
+        model = scenario["model"]
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
-    return {"curves": curves, "inputs": {"computing": asdict(computing), "source_of_computing": source}}
+    return curves
 
 
 def _methods(settings: Settings) -> list[Method]:
@@ -217,10 +215,6 @@ def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
             expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks per node of LX2",
             fix="remove --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
         )
-
-
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in content.items()}
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from dithc.hardware import Machine, description
 from dithc.model import DiT, flops_per_image
 from dithc.parallel import Degrees, Work, choosing
 from dithc.simulate.links import Links
-from dithc.simulate.run import Settings, computing_of
+from dithc.simulate.run import Settings, computing_of, described
 
 LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
 # Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
@@ -60,14 +60,8 @@ def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
     Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
     curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
-    assert machine.network is not None
     return {
-        "machine": {
-            "description": str(settings.machine),
-            "model_name": machine.model_name,
-            "ranks_per_node": ranks_a_node,
-            "network": asdict(machine.network),
-        },
+        "machine": described(settings, machine, ranks_a_node),
         "sampling": asdict(sampling),
         "curves": curves,
     }

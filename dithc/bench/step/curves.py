@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
+from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
-from dithc.log import logger, problem, progress
+from dithc.log import logger, progress
 from dithc.model import DiT
 
 log = logger(__name__)
@@ -95,7 +94,8 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     Raises:
         UserError: the platform or preset is unknown, or a number is below one.
     """
-    _check(settings)
+    require_among("bench curves --platform", (settings.platform, *settings.beside), PLATFORMS)
+    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
     machine, core_plan = prepare_threads(settings.threads)
     overrides, steps = dict(settings.overrides), settings.steps
     if settings.platform == "sme":
@@ -112,14 +112,6 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
         "curves": curves,
         **circumstances(machine, core_plan),
     }
-
-
-def _check(settings: CurveSettings) -> None:
-    for name in (settings.platform, *settings.beside):
-        if name not in PLATFORMS:
-            expected = f"one of {', '.join(PLATFORMS)}"
-            raise problem("bench curves --platform", got=name, expected=expected, fix="correct the name")
-    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
 
 
 def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -160,8 +152,7 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
         x0 = SHARE**0.5 * smooth + (1 - SHARE) ** 0.5 * torch.randn(shape, generator=generator)
         noise = torch.randn(shape, generator=generator)
         t = torch.randint(0, len(schedule), shape[:1], generator=generator)  # (N)
-        parts: tuple[Tensor, ...] = (x0, noise, schedule.q_sample(x0, t, noise), t, y)
-        return Batch(*(part.to(device) for part in parts))
+        return Batch(x0, noise, schedule.q_sample(x0, t, noise), t, y).to(device)
 
     return draw
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc import hcops, native
-from dithc.bench.ceilings import Precision
+from dithc.bench.ceilings import Precision, wait_for
 from dithc.bench.libraries import LIBRARIES, Library, linear_by, linears_served_by
 from dithc.bench.operators import precision
 from dithc.cftp import Team
@@ -37,6 +37,10 @@ class Batch:
     x_t: Tensor
     t: Tensor
     y: Tensor
+
+    def to(self, device: str) -> "Batch":
+        """Return the batch on a torch device."""
+        return Batch(*(part.to(device) for part in (self.x0, self.noise, self.x_t, self.t, self.y)))
 
     @classmethod
     def random(cls, model: DiT, schedule: Schedule, *, size: int, seed: int) -> "Batch":
@@ -89,35 +93,21 @@ class TrainingStep:
             self._forward = contender.wrap(training.model)
             self._update = contender.optimizer(training)
 
-    def __call__(self) -> float:
-        """Run one step and return its loss."""
+    def __call__(self, *, updates: bool = True) -> float:
+        """Run one step, optionally without the update of the weights, and return its loss."""
+        training, batch = self._training, self._training.batch
         with self._contender.at_work():
-            loss = self._gradients()
-            self._update()
-        self._forget()
-        return loss
-
-    def without_update(self) -> float:
-        """Compute loss and gradients without an update."""
-        with self._contender.at_work():
-            loss = self._gradients()
-        self._forget()
-        return loss
-
-    def _gradients(self) -> float:
-        batch = self._training.batch
-        with precision(self._training.dtype):
-            output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
-        losses = training_loss(
-            output, objective=self._training.objective, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
-        )
-        loss = losses["loss"].mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
-    def _forget(self) -> None:
-        for weight in self._training.weights:
+            with precision(training.dtype, batch.x_t.device.type):
+                output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
+            inputs = {"x0": batch.x0, "x_t": batch.x_t, "t": batch.t, "noise": batch.noise}
+            loss = training_loss(output, objective=training.objective, **inputs)["loss"].mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if updates:
+                self._update()
+        for weight in training.weights:
             weight.grad = None
+        wait_for(loss)
+        return float(loss.detach())
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,7 @@ def _ops(args: argparse.Namespace) -> int:
 def _step(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
-    settings = settings_of(step.StepSettings, args)
-    result = step.bench_step(settings) if args.device == "cpu" else step.bench_device(settings, args.device)
+    result = step.bench_step(settings_of(step.StepSettings, args))
     return tell(result, args.json, result["contenders"])
 
 

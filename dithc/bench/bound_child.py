@@ -45,9 +45,9 @@ def message_counter(folder: Path) -> dict[str, str]:
 
 
 def sum_of(sent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the bytes that all ranks sent; None if a rank did not count them."""
+    """Return the bytes that all ranks sent; None if a rank did not count them. A single rank never loads MPI."""
     counts = {name: [rank[name] for rank in sent] for name in ("tcp_bytes", "mpi_bytes", "shared_bytes")}
-    return {name: None if None in each else sum(each) for name, each in counts.items()}
+    return {name: None if None in each and len(each) > 1 else sum(filter(None, each)) for name, each in counts.items()}
 
 
 @contextmanager

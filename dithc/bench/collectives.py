@@ -22,6 +22,7 @@ from dithc.bench.timing import Timing, spread, take_turns
 from dithc.comm import Group
 from dithc.hardware import discover, plan
 from dithc.log import problem
+from dithc.summaries import Measurement, Table, with_deviation
 
 MIB = 1 << 20
 LIMIT_SECONDS = 1200
@@ -73,11 +74,7 @@ class CollectivesSettings:
 
 
 def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
-    """Start the ranks with one compute thread each and return their measurements.
-
-    Raises:
-        UserError: the number of ranks is odd or below two, or the ranks failed.
-    """
+    """Start the ranks with one compute thread each and return their measurements."""
     if settings.ranks < 2 or settings.ranks % 2:
         raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
     with tempfile.TemporaryDirectory() as folder:
@@ -121,21 +118,22 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
     }
 
 
-def collectives_table(result: Mapping[str, Any]) -> str:
-    """Format each operation of each variant, then the speedups."""
+def collectives_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize each operation of each variant, and the speedups."""
     settings = result["settings"]
-    head = f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds"
-    lines = [head, f"{'operation':<16}{'contender':<20}{'ms':>10}{'+- MAD':>9}"]
-    lines += [
-        f"{row['operation']:<16}{row['contender']:<20}"
-        f"{row['seconds']['median'] * 1e3:>10.2f}{row['seconds']['mad'] * 1e3:>9.2f}"
-        for row in result["rows"]
-    ]
-    lines += [
-        f"{one['operation']}: {one['contender']} is {one['median']:.2f} +- {one['mad']:.2f} x as fast as {one['over']}"
-        for one in result["speedups"]
-    ]
-    return "\n".join(lines)
+    times = [[row["operation"], row["contender"], _milliseconds(row["seconds"])] for row in result["rows"]]
+    ratios = [[one["operation"], one["contender"], one["over"], with_deviation(one)] for one in result["speedups"]]
+    return Measurement(
+        title=f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds",
+        tables=[
+            Table(title="Time", head=["Operation", "Variant", "ms"], rows=times, texts=2),
+            Table(title="Speedup", head=["Operation", "Variant", "Over", "Speedup"], rows=ratios, texts=3),
+        ],
+    )
+
+
+def _milliseconds(seconds: Mapping[str, float]) -> str:
+    return with_deviation({name: 1e3 * seconds[name] for name in ("median", "mad")})
 
 
 def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:

@@ -39,11 +39,7 @@ OF_PROCESS = {
 
 
 def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
-    """Reject a field of settings, or an element of its tuple, below its minimum. None passes.
-
-    Raises:
-        UserError: a number is too small, or a tuple is empty.
-    """
+    """Reject a field of settings, or an element of its tuple, below its minimum. None passes."""
     for name, minimum in least.items():
         value = getattr(settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
@@ -51,11 +47,7 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
 
 
 def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
-    """Reject unknown names, and an empty selection.
-
-    Raises:
-        UserError: a name is unknown, or there are no names.
-    """
+    """Reject unknown names, and an empty selection."""
     names = list(known)
     unknown = [name for name in given if name not in names]
     if unknown or not given:
@@ -109,11 +101,6 @@ def _lasting(value: Any) -> Any:
         kept = {name: part for name, part in value.items() if name not in PASSING}
         return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
     return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def last_level_bytes(machine: Machine) -> int:
-    """Return the size of the largest cache; 0 if unknown."""
-    return max((cache.size_bytes for cache in machine.caches), default=0)
 
 
 def _version(package: str) -> str | None:

@@ -45,11 +45,7 @@ class Links:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """Return the links of a machine description.
-
-        Raises:
-            UserError: the section `network` is missing.
-        """
+        """Return the links of a machine description."""
         network = machine.network
         if network is None:
             raise problem(

@@ -22,11 +22,7 @@ class Measured:
 
 
 def read_measured(path: Path, model: str) -> Measured:
-    """Read the step of a model on the fewest ranks.
-
-    Raises:
-        UserError: the file has another type or model, or no measured step.
-    """
+    """Read the step of a model on the fewest ranks."""
     try:
         content = content_of(plain(path).read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)

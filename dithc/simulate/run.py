@@ -64,11 +64,7 @@ class Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Run the simulation and return its result for JSON.
-
-    Raises:
-        UserError: a setting is invalid, or the machine or the step time is missing.
-    """
+    """Run the simulation and return its result for JSON."""
     _check(settings)
     machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)

@@ -51,11 +51,7 @@ class Sampling:
 
 
 def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
-    """Return the choices on each number of nodes for JSON.
-
-    Raises:
-        UserError: a setting is invalid, or the machine, its network or the step time is missing.
-    """
+    """Return the choices on each number of nodes for JSON."""
     machine = description.read(settings.machine)
     Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)

@@ -133,9 +133,6 @@ class Scenario:
 
         `images` is the number per step over all ranks, by default the measured number per node. The fullest rank has
         images / ranks, rounded up.
-
-        Raises:
-            UserError: there are fewer images than ranks.
         """
         ranks = nodes * self.ranks_per_node
         images = self.computing.images * nodes if images is None else images

@@ -58,9 +58,6 @@ def describe_model(name: str, **overrides: Any) -> Model:
 
     The share of a gradient includes its own product and the input gradient's. Attention counts for qkv, whose gradient
     it precedes.
-
-    Raises:
-        UserError: unknown preset or field.
     """
     with torch.device("meta"):
         model = DiT.from_preset(name, **overrides)

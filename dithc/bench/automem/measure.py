@@ -28,11 +28,7 @@ COUNTED = {
 
 
 def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
-    """Run the parts and return their results for JSON.
-
-    Raises:
-        UserError: the settings are invalid, or a folder cannot hold the file.
-    """
+    """Run the parts and return their results for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     trainings = Trainings(settings, threads=core_plan.ranks[0].num_threads)

@@ -179,11 +179,7 @@ def _managed(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[dict[str, Any]]]:
-    """Find the largest batch that runs: double or halve to a bracket, then bisect. Return it and all probes.
-
-    Raises:
-        UserError: a run failed for another reason than memory.
-    """
+    """Find the largest batch that runs: double or halve to a bracket, then bisect. Return it and all probes."""
     probes: list[dict[str, Any]] = []
     good, bad, batch = 0, most + 1, min(first, most)
     while good + 1 < bad:

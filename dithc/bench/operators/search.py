@@ -65,11 +65,7 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> dict[str, Any]:
-    """Search, write the tuning file, and return the result.
-
-    Raises:
-        UserError: the C kernels are missing, the preset is unknown, a number is below one, or tuning is disabled.
-    """
+    """Search, write the tuning file, and return the result."""
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
         fix = "reinstall dithc; only the C kernels can be tuned"

@@ -65,7 +65,7 @@ class Theirs:
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """See `ways.Way`. Guidance follows DiTPipeline."""
+        """See `Ours.step`. Guidance follows DiTPipeline."""
         x = first_noise(self._shape).to(self._net.dtype)
         is_guided = self._cell.guidance != 1
         labels = torch.tensor([self._label, self._null] if is_guided else [self._label])
@@ -77,7 +77,7 @@ class Theirs:
         return output.float()
 
     def image(self) -> Tensor:
-        """See `ways.Way`."""
+        """See `Ours.image`."""
         self._pipeline(
             class_labels=[self._label],
             guidance_scale=self._cell.guidance,

@@ -20,6 +20,7 @@ from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Train
 from dithc.diffusion import Schedule
 from dithc.log import logger, progress
 from dithc.model import DiT
+from dithc.summaries import ABSENT, Measurement, Table, short
 
 log = logger(__name__)
 
@@ -90,9 +91,6 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
 
     `sme` trains a tiny network for at most 20 steps, because each product is emulated. The entries of `curves` name the
     network.
-
-    Raises:
-        UserError: the platform or preset is unknown, or a number is below one.
     """
     require_among("bench curves --platform", (settings.platform, *settings.beside), PLATFORMS)
     require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
@@ -157,16 +155,17 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
     return draw
 
 
-def curves_table(result: Mapping[str, Any]) -> str:
-    """Format one line per run."""
-    lines = [f"losses of training from scratch; {result['data']}"]
-    for curve in result["curves"]:
-        name = f"{curve['platform']:<12}"
-        if curve["status"] != "ok":
-            lines.append(f"{name}{curve['status']}: {curve['reason']}")
-            continue
-        losses = curve["losses"]
-        lines.append(
-            f"{name}{losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)} steps, {curve['seconds']:.1f} s"
-        )
-    return "\n".join(lines)
+def curves_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the first and last loss of each platform."""
+    rows = [
+        [one["platform"], short(one["losses"][0]), short(one["losses"][-1]), str(one["steps"]), short(one["seconds"])]
+        if one["status"] == "ok"
+        else [one["platform"], one["status"], *[ABSENT] * 3]
+        for one in result["curves"]
+    ]
+    head = ["Platform", "First loss", "Last loss", "Steps", "Seconds"]
+    return Measurement(
+        title=f"Losses of training from scratch; {result['data']}",
+        tables=[Table(title="Losses by platform", head=head, rows=rows)],
+        notes=[f"{one['platform']}: {one['reason']}" for one in result["curves"] if one["status"] != "ok"],
+    )

@@ -90,11 +90,7 @@ class _Entry:
 
 
 def bench_step(settings: StepSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON.
-
-    Raises:
-        UserError: a variant or preset is unknown, or a number is below one.
-    """
+    """Run the benchmark and return its result for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()

@@ -72,9 +72,6 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     Args:
         settings: settings of the benchmark.
         folder: folder for the files of the runs, shared by all nodes; None selects a temporary folder of this node.
-
-    Raises:
-        UserError: the settings are invalid.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)

@@ -98,11 +98,7 @@ class StepwiseSettings(RunSettings):
 
 
 def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON, with a row per stage.
-
-    Raises:
-        UserError: the settings are invalid, the C kernels are missing, or the tuning search failed.
-    """
+    """Run the benchmark and return its result for JSON, with a row per stage."""
     _check(settings)
     machine, core_plan = prepare_threads(None)
     contenders = contenders_of(settings, machine)

@@ -55,11 +55,7 @@ class StrategiesSettings(RunSettings):
 
 
 def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON.
-
-    Raises:
-        UserError: a strategy is unknown, or a number is below one.
-    """
+    """Run the benchmark and return its result for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(None)
     contenders, said = contenders_on(machine, settings.strategies)
@@ -135,26 +131,16 @@ def cell(model: str, batch: int, runs: Mapping[str, Sequence[Run]]) -> dict[str,
     rows = {name: row_of(own) for name, own in runs.items()}
     for name, row in rows.items():
         if row["status"] == "ok":
-            row |= _memory_and_messages(runs[name])
+            peaks = [run.peak_pss_bytes for run in runs[name] if run.peak_pss_bytes is not None]
+            row |= {"peak_pss_bytes": max(peaks, default=None), "looks": [run.looks for run in runs[name]]}
+            row |= {"sent_each": runs[name][-1].sent_each, **sum_of(runs[name][-1].sent_each)}
     own = rows.get("cftp")
     for name, row in rows.items():
         if own and name != "cftp" and own["status"] == row["status"] == "ok":
             row["cftp_seconds_over"] = time_over(own, row)
-            peaks = own["peak_pss_bytes"], row["peak_pss_bytes"]
-            row["cftp_memory_over"] = peaks[0] / peaks[1] if all(peaks) else None
+            mine, others = own["peak_pss_bytes"], row["peak_pss_bytes"]
+            row["cftp_memory_over"] = mine / others if mine and others else None
     return {"model": model, "batch": batch, "strategies": rows}
-
-
-def _memory_and_messages(runs: Sequence[Run]) -> dict[str, Any]:
-    sent = runs[-1].sent_each
-    total = sum_of(sent)
-    return {
-        "peak_pss_bytes": max((run.peak_pss_bytes for run in runs if run.peak_pss_bytes is not None), default=None),
-        "looks": [run.looks for run in runs],
-        "sent_each": sent,
-        **total,
-        "mpi_bytes": 0 if len(sent) == 1 else total["mpi_bytes"],
-    }
 
 
 def _limit_bytes(settings: StrategiesSettings) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dithc import native
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.automem import AutoMemSettings, bench_automem
 from dithc.bench.automem.runs import automem_row, largest_of
 from dithc.bench.trainings.run import Run
@@ -80,7 +80,7 @@ def test_the_table_says_what_did_not_fit_and_what_was_exceeded() -> None:
     large = [{"name": name, "status": "ok", "largest": 4, "probes": probes} for name in ("plain torch", "AutoMem")]
     batches = {"limit_bytes": 1, "how": "", "most": 4, "ratio": 1.0, "rows": large}
     parts = {"file": part, "largest-batch": batches}
-    text = table({"bench": "automem", "settings": settings, "counted": {}, "parts": parts})
+    text = summary({"bench": "automem", "settings": settings, "counted": {}, "parts": parts}).text()
     assert re.search("unmanaged +out of memory +-", text)
     assert "unmanaged: killed for lack of memory, status 137\n" in text
     assert "other: out of memory: can't allocate memory\n" in text

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.operators import TuneSettings, search, show_tuning, tune
 from dithc.bench.operators.search import depths_and_cuts, grids, halve, heights_and_widths
 from dithc.bench.operators.shapes import Layer
@@ -139,7 +139,7 @@ def test_every_product_of_the_model_is_tuned_and_kept(with_kernels):
     assert result["path"] == str(file)
     assert len(json.loads(file.read_text())["products"]) == len(products)
     assert show_tuning(threads=None, output=None)["products"] == result["products"]
-    assert "grad_weight" in table(result)
+    assert "grad_weight" in summary(result).text()
 
 
 def test_the_verb_writes_where_it_is_told_and_shows_it(with_kernels, tmp_path, capsys):

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.bench import table
-from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampling
-from dithc.bench.sampling.contenders import named
-from dithc.bench.sampling.decoding import add_peaks, far, smaller
+from dithc.bench import summary
+from dithc.bench.sampling import SamplingSettings, bench_sampling
+from dithc.bench.sampling.contenders import CONTENDERS, named
+from dithc.bench.sampling.measure import add_peaks
+from dithc.bench.sampling.processes import Outcome
 from dithc.bench.sampling.theirs import Theirs, absent
-from dithc.bench.sampling.turns import compared, in_turns, picture
-from dithc.bench.sampling.ways import Ours, config_of, network
+from dithc.bench.sampling.turns import compare_and_time, compared, far, picture, smaller
+from dithc.bench.sampling.ways import Cell, Ours, config_of, network
 from dithc.cli import main
 from dithc.config import training
 from dithc.log import UserError
@@ -168,16 +169,26 @@ def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None
             compared([nothing], nothing)
 
 
-def test_turns_alternate_and_pictures_are_stretched_alike() -> None:
-    order: list[str] = []
+def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> None:
+    orders: list[tuple[str, int]] = []
 
-    def run(name: str) -> float:
-        order.append(name)
-        return float(len(order))
+    class Played:
+        def ask(self, where: str, order: str, name: str, loops: int) -> list[Outcome]:
+            orders.append((name, loops))
+            sent = dict.fromkeys(("tcp_bytes", "mpi_bytes", "shared_bytes"), 1)
+            seconds = {"one-rank": (0.25,), "side-by-side": (0.5, 0.75)}[name]
+            return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent, None) for one in seconds]
 
-    found = in_turns({name: lambda name=name: run(name) for name in "ab"}, 2)
-    assert order == ["a", "b", "b", "a"]
-    assert found["a"].seconds == (1.0, 4.0)
+    able = named(["one-rank", "side-by-side"])
+    timings, told, _ = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
+    one, both = ("one-rank", 4), ("side-by-side", 1)
+    assert orders == [("one-rank", 1)] * 2 + [("side-by-side", 1)] * 2 + [one, both, both, one]
+    assert timings["side-by-side"].seconds == (0.375, 0.375), "the slowest rank, for each of two images"
+    assert told["side-by-side"]["equal"]
+    assert told["side-by-side"]["sent"]["mpi_bytes"] == 2
+
+
+def test_pictures_are_stretched_by_one_rank() -> None:
     base = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
     assert picture(base, base).shape == (8, 8, 3)
     assert picture(base[:, :1], base[:, :1]).shape == (8, 8, 3)
@@ -224,7 +235,7 @@ def test_the_table_names_what_was_left_out() -> None:
     decoder = {"decoder": "sd-vae", "size": 64, "width": 8}
     skipped = decoder | {"decoder": "other", "status": "skipped", "reason": "no diffusers"}
     result["decoding"] = {"ways": [], "decoders": [decoder | {"status": "ok", "rows": [decoded]}, skipped]}
-    said = table(result)
+    said = summary(result).text()
     assert "within 2.0e-07 of the largest number" in said
     assert "one-rank  in words" in said
     (decoded,) = [line.split() for line in said.splitlines() if line.startswith("by-rows")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.step import StepSettings, bench_step
 from dithc.bench.step import variants as step_variants
 from dithc.cli import main
@@ -80,7 +80,7 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
         assert rows["dithc"]["speedup_of_dithc"]["median"] == 1
         assert rows["eager"]["speedup_of_dithc"]["median"] > 0
         assert rows["eager"]["share_of_peak"]["median"] > 0
-        assert "FMA" in table(result)
+        assert "FMA" in summary(result).text()
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
     monkeypatch.setattr(step_variants.TrainingStep, "__call__", refuse)
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
     assert result["contenders"][1]["status"] == "oom"
-    assert "oom" in table(result)
+    assert "oom" in summary(result).text()
 
 
 @pytest.mark.slow

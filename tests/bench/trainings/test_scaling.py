@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.trainings.run import Run
 from dithc.bench.trainings.scaling import (
     ScalingSettings,
@@ -115,7 +115,7 @@ def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
     found = curve_of(settings(ranks=(1, 2, 8)), runs)
     assert [point["efficiency"] for point in found["points"]] == [1.0, None, None]
     known = {"mode": "weak", "strategy": "cftp", "dtype": "fp32", "batch": 4, "rounds": 1, "steps": 3}
-    text = table({"bench": "scaling", "settings": known, "curves": [found]})
+    text = summary({"bench": "scaling", "settings": known, "curves": [found]}).text()
     assert "S/2, 2 rank(s): failed: status 1; gone" in text
     assert "8 rank(s) are oversubscribed: for correctness only" in text
 

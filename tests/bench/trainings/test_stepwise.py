@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dithc import native
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.trainings.run import Run
 from dithc.bench.trainings.stepwise import NAMES, StepwiseSettings, bench_stepwise, contenders_of, rows_of
 from dithc.cli import main
@@ -69,7 +69,7 @@ def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the
 
 def said_of(rows) -> str:
     head = {"model": "DiT-S/2", "batch": 8, "dtype": "fp32", "rounds": 1, "steps": 2}
-    return table({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows})
+    return summary({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows}).text()
 
 
 def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.bench import table
+from dithc.bench import summary
 from dithc.bench.trainings import strategies
 from dithc.bench.trainings.run import Run, pss_of, ranks_below
 from dithc.bench.trainings.strategies import (
@@ -91,12 +91,12 @@ def test_ratios_are_those_of_the_same_round():
     assert row["cftp_seconds_over"]["rounds"] == [0.5, 0.25]
     assert row["cftp_memory_over"] == 0.6
     assert row["tcp_bytes"] == 2.0**21
-    assert re.search(r"dp +0\.375 \+- 0\.\d+ +0\.6\b", table(result))
+    assert re.search(r"dp +0\.375 \+- 0\.\d+ +0\.6\b", summary(result).text())
 
 
 def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
     bad = Run(status="failed", reason="status 1; no such thing")
-    text = table(result_of({"cftp": [ok(1.0, 100)], "dp": [Run(status="oom")], "dp+tp": [bad]}))
+    text = summary(result_of({"cftp": [ok(1.0, 100)], "dp": [Run(status="oom")], "dp+tp": [bad]})).text()
     line = next(line for line in text.splitlines() if "DiT-S/2" in line)
     assert line.split()[2:7] == ["1", "+-", "0", "-", "failed"]
     assert "dp+tp failed: status 1; no such thing" in text

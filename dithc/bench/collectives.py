@@ -65,7 +65,7 @@ COMPARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivesSettings:
-    """Settings: size of the fp32 array on each rank, and timed rounds after `warmup` untimed rounds."""
+    """Settings of the benchmark, described by `dithc bench collectives --help`."""
 
     ranks: int = 2
     mib: int = 64

@@ -21,26 +21,7 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a simulation.
-
-    Attributes:
-        machine: description with a section `network`.
-        mode: weak keeps the images per node constant, strong the images of all nodes.
-        global_batches: batches of strong scaling, one curve each.
-        step: seconds per step of one model on one node, or a JSON file of `dithc bench step` or `bench scaling`; None
-            for the paper's on its machine.
-        images_per_node: images of that step; None for the file's, or the paper's 112.
-        ranks_per_node: None for one per die.
-        wires: wire types of hierarchical collectives, one curve each.
-        bucket_mb: maximum bucket size; None for the rule of dithc.comm.
-        overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have their own cores.
-        zero1: whether the optimizer state is sharded.
-        spread: standard deviation of the log of a rank's speed; None for the paper's on its machine, else 0.
-        fixed_seconds: part of a step that does not shrink with the images.
-        steps: steps per point, with stragglers drawn from `seed`.
-        reproduces_paper: reproduce the paper's curves and ignore `mode` to `fixed_seconds`.
-    """
+    """Settings of a simulation, described by `dithc simulate --help`."""
 
     machine: Path
     models: tuple[str, ...] = (paper.MODEL,)

@@ -26,18 +26,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling task, in addition to machine, models and nodes of `Settings`.
-
-    Attributes:
-        size: side in pixels.
-        steps: network calls per image.
-        guided: whether each call has two branches.
-        bandwidth: bytes per second of a rank between nodes; None for the description's value.
-        flops: FLOP/s of a rank; None for the value of the training step.
-        half_tokens: tokens at which products reach half of `flops`; assumed.
-        decode_tflop: TFLOP to decode an image; None for Stable Diffusion's decoder.
-        shown: choices in the result.
-    """
+    """Sampling task, described by `dithc simulate --help`."""
 
     images: int = 1
     size: int = 256

@@ -30,15 +30,7 @@ OURS = "hcops"
 
 @dataclass(frozen=True, kw_only=True)
 class OpsSettings:
-    """Settings of the operator benchmark.
-
-    Attributes:
-        models: presets of the linear layers; 16 images for DiT-S/2, 4 for other presets.
-        libraries: subset of `LIBRARIES`, compared with PyTorch's products.
-        backend: backend of hcops; None selects the active one.
-        size_bytes: size of an fp32 activation of memory-bound operators, of the AdamW weights, and of the copy.
-        threads: compute threads; None selects the core plan's.
-    """
+    """Settings of the operator benchmark, described by `dithc bench ops --help`."""
 
     ops: tuple[str, ...] = OPS
     models: tuple[str, ...] = ("DiT-XL/2", "DiT-S/2")

@@ -47,13 +47,7 @@ Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Settings of the search.
-
-    Attributes:
-        threads: compute threads; None selects the core plan's.
-        rounds: rounds of the final comparison between winner, default rule and torch.
-        output: tuning file; None selects the place that the operators read.
-    """
+    """Settings of the search, described by `dithc tune --help`."""
 
     model: str = "DiT-XL/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)

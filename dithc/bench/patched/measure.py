@@ -28,15 +28,7 @@ Loss = Callable[[nn.Module, int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings:
-    """Settings of the patch benchmark.
-
-    Attributes:
-        models: subset of MODELS.
-        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (the complete model).
-        compare: variants among eager, compile.
-        batch: images per step, or sequences of 256 tokens.
-        threads: compute threads; None selects the core plan's.
-    """
+    """Settings of the patch benchmark, described by `dithc bench patch --help`."""
 
     models: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("fp32", "autocast")

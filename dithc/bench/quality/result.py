@@ -186,8 +186,10 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
         for name, one in result["limits"].items()
     ]
     ratios = [
-        [label, *(f"{ratio['bound']} {_told(ratio, axis)}".strip() for axis in ("wall", "flop"))]
-        + [", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"])]
+        [
+            *(label, *(f"{ratio['bound']} {_told(ratio, axis)}".strip() for axis in ("wall", "flop"))),
+            ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"]),
+        ]
         for label, ratio in result["ratios"].items()
     ]
     of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "Seconds", "Left", "Copies"]

@@ -21,19 +21,7 @@ ALIKE = 1e-5  # relative to the largest value; the order of sums alone causes sm
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """Settings of the sampling benchmark.
-
-    Attributes:
-        tokens: tokens of an image, square numbers.
-        dtypes: types of the products.
-        guidance: guidance scales; 1 runs only the conditional branch.
-        cpus: threads of each rank; None shares the cores of this machine equally.
-        contenders: names of variants; one rank is always included.
-        steps: sampling steps of an image; caches need many steps to save time.
-        decode_size: side in pixels of the decoded image; 0 skips decoding.
-        warmup: untimed steps of each variant after the compared step.
-        seconds: minimum duration of a timed round.
-    """
+    """Settings of the sampling benchmark, described by `dithc bench sampling --help`."""
 
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -68,13 +68,7 @@ PLATFORMS: Mapping[str, Platform] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSettings:
-    """Settings of a training run with recorded losses.
-
-    Attributes:
-        beside: further platforms that run the same training.
-        seed: seed of weights, images and noise.
-        threads: compute threads; None selects the core plan's.
-    """
+    """Settings of training runs with recorded losses, described by `dithc bench curves --help`."""
 
     platform: str = DITHC
     beside: Sequence[str] = ()

@@ -47,15 +47,7 @@ OUT_OF_MEMORY = "can't allocate memory"
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """Settings of the step benchmark.
-
-    Attributes:
-        dtype: fp32, or bf16 for autocast to bfloat16 with fp32 weights.
-        compare: subset of CONTENDERS; dithc always runs if available.
-        device: cuda compares PyTorch's operators on a GPU, eager and compiled.
-        threads: compute threads; None selects the core plan's.
-        warmup: untimed steps of each variant.
-    """
+    """Settings of the step benchmark, described by `dithc bench step --help`."""
 
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -40,16 +40,7 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings(RunSettings):
-    """Settings of the scaling benchmark.
-
-    Attributes:
-        mode: weak fixes the images per rank, strong the images over all ranks.
-        ranks: rank counts, one run each.
-        batch: images per step of each rank (weak) or of all ranks (strong).
-        without_communication: also run the same number of pairs of steps, joint and independent.
-        ranks_per_node: ranks on each of several nodes; None uses only this node.
-        cpus: cores per rank; None shares this machine equally by the largest count that fits.
-    """
+    """Settings of the scaling benchmark, described by `dithc bench scaling --help`."""
 
     mode: Literal["weak", "strong"]
     models: tuple[str, ...] = ("DiT-B/2",)

@@ -80,14 +80,7 @@ BASELINE = STAGES[0].name
 
 @dataclass(frozen=True, kw_only=True)
 class StepwiseSettings(RunSettings):
-    """Settings of the stepwise benchmark.
-
-    Attributes:
-        batch: images per step over all ranks.
-        ranks: ranks on this machine, with equal core shares.
-        stages: ordered subset of STAGES; speedups require `baseline`.
-        tune: search the matrix products first into a private folder instead of using the existing tuning.
-    """
+    """Settings of the stepwise benchmark, described by `dithc bench stepwise --help`."""
 
     model: str = "DiT-S/2"
     batch: int = 8

@@ -37,15 +37,7 @@ COUNTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesSettings(RunSettings):
-    """Settings of the strategy benchmark.
-
-    Attributes:
-        batches: images per step over all ranks.
-        strategies: subset of KNOWN; cftp-1-cluster is cftp on one core cluster, dp-gloo and dp+tp-gloo use PyTorch's
-            gloo.
-        sharding: optimizer sharding under cftp and dp; dp+tp replicates the state.
-        memory_limit_gib: limit for all ranks together; None uses the memory available at the start.
-    """
+    """Settings of the strategy benchmark, described by `dithc bench strategies --help`."""
 
     models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2", "DiT-L/2", "DiT-XL/2")
     batches: tuple[int, ...] = (8, 16)

@@ -5,7 +5,7 @@ import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
         "core_plan": core_plan.to_dict(),
         "load_average": os.getloadavg(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__}
-        | {package: found for package in PACKAGES if (found := _version(package))},
+        | {package: version(package) for package in PACKAGES},
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -101,10 +101,3 @@ def _lasting(value: Any) -> Any:
         kept = {name: part for name, part in value.items() if name not in PASSING}
         return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
     return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

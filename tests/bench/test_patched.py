@@ -3,12 +3,10 @@
 import re
 
 import pytest
-import torch
 
 from dithc.bench import patched
 from dithc.bench.patched import measure, own
 from dithc.bench.tables.patch import patch_summary
-from dithc.log import UserError
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "autocast", "bf16"])
@@ -33,9 +31,3 @@ def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
     text = patch_summary(result).text()
     assert re.search(rf"^small +{dtype} .*\d of \d$", text, re.MULTILINE)
     assert "no such package" in text
-
-
-def test_an_unknown_name_is_refused():
-    with pytest.raises(UserError, match="models"):
-        patched.bench_patch(patched.PatchSettings(models=("other",)))
-    assert torch.overrides._get_current_function_mode() is None

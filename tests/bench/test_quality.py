@@ -46,13 +46,8 @@ def test_ratio_is_that_of_curves_that_differ_by_a_factor_of_time(faster, axis):
     for other in (times, [2 * t for t in times]):
         found = speedup(curve(times), curve(other, faster=faster), axis=axis)
         assert (found.value, found.bound) == (pytest.approx(faster), "")
-
-
-def test_two_of_one_kind_have_inverse_ratios():
-    times = [10.0, 20.0, 40.0, 80.0]
-    one, other = curve(times), curve(times, faster=2.5)
-    there, back = speedup(one, other, axis="seconds"), speedup(other, one, axis="seconds")
-    assert there.value * back.value == pytest.approx(1.0)
+        back = speedup(curve(other, faster=faster), curve(times), axis=axis)
+        assert found.value * back.value == pytest.approx(1.0)
 
 
 def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
@@ -158,22 +153,22 @@ def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew
     assert len(set.union(*calibrations)) == sum(map(len, calibrations))
 
 
-def test_contenders_that_are_judged_by_other_images_or_start_elsewhere_are_refused():
+def test_contenders_that_cannot_be_compared_are_refused():
     base = plan().base
     fewer = base.evaluations["judge-flow"].model_copy(update={"images": 8})
-    with pytest.raises(UserError, match="another evaluation's images"):
-        plan(base=base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}}))
     started = base.runs["flow"].model_copy(update={"init": "baseline"})
-    with pytest.raises(UserError, match="without the time of that run"):
-        plan(base=base.model_copy(update={"runs": {**base.runs, "flow": started}}))
-
-
-def test_wrong_names_and_seeds_are_refused():
-    for changes in ({"baseline": "x"}, {"candidates": ("x",)}, {"evaluation": "x"}):
-        with pytest.raises(UserError, match="one of"):
-            plan(**changes)
-    for changes in ({"seeds": (1, 1)}, {"candidates": ()}):
-        with pytest.raises(UserError, match="at least one of each"):
+    for changes, said in (
+        (
+            {"base": base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}})},
+            "evaluation's images",
+        ),
+        ({"base": base.model_copy(update={"runs": {**base.runs, "flow": started}})}, "without the time of that run"),
+        *(({name: "x"}, "one or more of") for name in ("baseline", "evaluation")),
+        ({"candidates": ("x",)}, "one or more of"),
+        ({"seeds": (1, 1)}, "at least one of each"),
+        ({"candidates": ()}, "at least one of each"),
+    ):
+        with pytest.raises(UserError, match=said):
             plan(**changes)
 
 

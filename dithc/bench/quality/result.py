@@ -82,14 +82,8 @@ def judge(
 ) -> dict[str, Any]:
     """Compute the result of a comparison.
 
-    Args:
-        plan: comparison.
-        steps: steps of each variant.
-        seconds: seconds per step of each variant.
-        runs: numbers of the manifests by run.
-        scores: numbers of the manifests by evaluation.
-        codecs: training seconds of each variant's codec; empty without a trained codec.
-        flops: floating-point operations per step of each variant.
+    `runs` and `scores` are numbers of manifests, by run and evaluation. `codecs` has the training seconds of each
+    variant's codec, and no entry without a trained codec. Steps, seconds and flops per step are by variant.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -124,13 +118,8 @@ def judge(
         )
     return {
         "bench": "quality",
-        "settings": {
-            "experiment": plan.base.name,
-            "baseline": plan.baseline,
-            "candidates": list(plan.candidates),
-            "seeds": list(plan.seeds),
-            "evaluation": plan.evaluation,
-        },
+        "settings": {name: getattr(plan, name) for name in ("baseline", "candidates", "seeds", "evaluation")}
+        | {"experiment": plan.base.name},
         "steps": dict(steps),
         "seconds_per_step": dict(seconds),
         "seconds_before": before,

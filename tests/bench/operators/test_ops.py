@@ -12,7 +12,6 @@ from dithc.bench.operators.settings import precision
 from dithc.bench.operators.shapes import PASSES, Layer
 from dithc.cli import main
 from dithc.hcops.table import obstacle
-from dithc.log import UserError
 from dithc.model import PRESETS
 
 
@@ -150,18 +149,3 @@ def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["bench", "ops", "--help"])
     assert f"among {', '.join(cases.OPS)} (default" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ops": ("gemm", "magic")}, "magic"),
-        ({"models": ("DiT-Q/2",)}, "DiT-Q/2"),
-        ({"repeats": 0}, "1 or more"),
-        ({"size_bytes": 0}, "1 or more"),
-        ({"backend": "magic"}, "unknown back end"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(UserError, match=message):
-        bench_ops(settings(**changes))

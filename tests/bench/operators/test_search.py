@@ -7,7 +7,6 @@ import pytest
 from dithc.bench import summary
 from dithc.bench.operators import TuneSettings, search, show_tuning, tune
 from dithc.bench.operators.search import depths_and_cuts, grids, halve, heights_and_widths
-from dithc.bench.operators.shapes import Layer
 from dithc.bench.timing import Timing
 from dithc.cli import main
 from dithc.hcops import tuning
@@ -45,30 +44,20 @@ def test_the_best_depth_height_and_cuts_are_found():
     assert result.torch_ratio == pytest.approx(0.95)
 
 
-def test_torch_wins_where_it_is_fastest():
-    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
-    assert result.choice == "torch"
-    assert result.ratio == result.torch_ratio == 0.5
-
-
-def test_torch_never_wins_where_it_would_round_a_gradient_to_bf16():
-    product = PRODUCT._replace(layout="grad_weight", dtype="bf16")
-    result = search.search(product, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
-    assert result.choice is None
-    assert result.torch_ratio == 0.5
-
-
-def test_the_default_stays_where_nothing_gains_the_margin():
-    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c is None else 0.98), threads=2, rounds=5)
-    assert result.choice is None
-    assert result.ratio == 1.0
-
-
-def test_a_candidate_that_the_kernels_refuse_is_left_out():
-    def seconds(candidate):
-        return None if isinstance(candidate, Blocking) and candidate.row_cuts == 2 else 1.0
-
-    assert search.search(PRODUCT, made_up(seconds), threads=2, rounds=3).choice is None
+@pytest.mark.parametrize(
+    ("product", "seconds", "choice", "torch_ratio"),
+    [
+        (PRODUCT, lambda c: 1.0 if c == "torch" else 2.0, "torch", 0.5),
+        # It would round a gradient to bf16.
+        (PRODUCT._replace(layout="grad_weight", dtype="bf16"), lambda c: 1.0 if c == "torch" else 2.0, None, 0.5),
+        (PRODUCT, lambda c: 1.0 if c is None else 0.98, None, 0.98),  # no candidate gains the margin
+        (PRODUCT, lambda c: None if isinstance(c, Blocking) and c.row_cuts == 2 else 1.0, None, 1.0),  # rejected
+    ],
+)
+def test_torch_the_default_and_rejected_candidates(product, seconds, choice, torch_ratio):
+    result = search.search(product, made_up(seconds), threads=2, rounds=5)
+    assert (result.choice, result.torch_ratio) == (choice, torch_ratio)
+    assert result.ratio == (torch_ratio if choice == "torch" else 1.0)
 
 
 def test_halving_doubles_the_rounds_of_the_faster_half():
@@ -105,11 +94,6 @@ def test_candidates_are_smaller_than_the_matrix():
     assert list(heights_and_widths(tiny, Blocking(kc=8))) == [Blocking(kc=8)]
 
 
-def test_layers_of_one_shape_are_tuned_once():
-    layers = [Layer("a", 4, 8, 8), Layer("b", 4, 8, 8), Layer("c", 4, 8, 16)]
-    assert len(search.distinct(layers)) == 2
-
-
 @pytest.fixture
 def with_kernels(tmp_path, monkeypatch):
     """Return a folder for tunings; skip without the C kernels."""
@@ -143,19 +127,8 @@ def test_every_product_of_the_model_is_tuned_and_kept(with_kernels):
 
 
 def test_the_verb_writes_where_it_is_told_and_shows_it(with_kernels, tmp_path, capsys):
-    words = [
-        "--model",
-        "DiT-S/2",
-        "--batch",
-        "1",
-        "--dtype",
-        "fp32",
-        "--rounds",
-        "1",
-        "--output",
-        str(tmp_path / "own.json"),
-    ]
-    words += [f"--override={name}={value}" for name, value in TINY.items()]
+    words = ["--model", "DiT-S/2", "--batch", "1", "--dtype", "fp32", "--rounds", "1"]
+    words += ["--output", str(tmp_path / "own.json"), *(f"--override={name}={value}" for name, value in TINY.items())]
     assert main(["tune", *words]) == 0
     searched = capsys.readouterr().out
     assert main(["tune", "--show", "--output", str(tmp_path / "own.json")]) == 0

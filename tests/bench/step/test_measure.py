@@ -155,17 +155,3 @@ def test_the_compiled_step_computes_the_eager_loss():
     _, eager, compiled = result["contenders"]
     assert compiled["status"] == "ok"
     assert compiled["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"compare": ("eager", "magic")}, "numba, eager, compile"),
-        ({"compare": ("eager", "eager")}, "at most once"),
-        ({"repeats": 0}, "1 or more"),
-        ({"model": "DiT-Q/2", "compare": ("eager",)}, "unknown model preset"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        bench_step(StepSettings(**settings))

@@ -10,12 +10,10 @@ from dithc.bench.trainings.run import Run
 from dithc.bench.trainings.scaling import (
     ScalingSettings,
     agreement,
-    bench_scaling,
     contenders_on,
     curve,
 )
 from dithc.cli import main
-from dithc.log import UserError
 from dithc.model import DiT, flops_per_image
 from tests.ranks import needs_launcher
 
@@ -118,22 +116,6 @@ def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
     text = summary({"bench": "scaling", "settings": known, "curves": [found]}).text()
     assert "S/2, 2 rank(s): failed: status 1; gone" in text
     assert "8 rank(s) are oversubscribed: for correctness only" in text
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"models": ("DiT-Q/2",)}, "--models"),
-        ({"models": ()}, "--models"),
-        ({"ranks": (2, 1)}, "--ranks"),
-        ({"ranks": (0, 1)}, "--ranks"),
-        ({"mode": "strong", "batch": 3}, "--batch"),
-        ({"warmup": 1}, "--warmup"),
-    ],
-)
-def test_settings_without_sense_are_refused(changes, said):
-    with pytest.raises(UserError, match=said):
-        bench_scaling(settings(**changes))
 
 
 def test_weak_or_strong_must_be_said(capsys):

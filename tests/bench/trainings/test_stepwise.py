@@ -9,9 +9,8 @@ import pytest
 from dithc import native
 from dithc.bench import summary
 from dithc.bench.trainings.run import Run
-from dithc.bench.trainings.stepwise import NAMES, StepwiseSettings, bench_stepwise, contenders_of, rows_of
+from dithc.bench.trainings.stepwise import NAMES, StepwiseSettings, contenders_of, rows_of
 from dithc.cli import main
-from dithc.log import UserError
 
 TINY = ["--override=hidden_size=64", "--override=depth=1", "--override=num_heads=2", "--model", "S/2", "--batch", "2"]
 needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
@@ -97,21 +96,6 @@ def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
     text = said_of([gemm, operators])
     assert "no speedup: the baseline was left out, or failed" in text
     assert "losses differ" not in text
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model": "DiT-Q/2"}, "--model"),
-        ({"stages": ()}, "--stages"),
-        ({"stages": ("magic",)}, "--stages"),
-        ({"warmup": 1}, "--warmup"),
-        ({"ranks": 3}, "--batch"),
-    ],
-)
-def test_settings_without_sense_are_refused(changes, said) -> None:
-    with pytest.raises(UserError, match=said):
-        bench_stepwise(StepwiseSettings(**changes))
 
 
 @pytest.mark.sampled("benches")

@@ -12,14 +12,11 @@ from dithc.bench.trainings import strategies
 from dithc.bench.trainings.run import Run, pss_of, ranks_below
 from dithc.bench.trainings.strategies import (
     ONE_CLUSTER,
-    StrategiesSettings,
-    bench_strategies,
     cell,
     contenders_on,
     sharded,
 )
 from dithc.cli import main
-from dithc.log import UserError
 from tests.ranks import needs_launcher
 
 NAMES = ("cftp", "dp", "dp+tp", ONE_CLUSTER)
@@ -119,22 +116,6 @@ def test_ranks_are_found_below_their_launcher_and_weighed(tmp_path):
     assert sorted(ranks_below(10, proc=tmp_path)) == [12, 13]
     assert pss_of(12, proc=tmp_path) == 700 * 1024
     assert pss_of(13, proc=tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"strategies": ("ddp",)}, "--strategies"),
-        ({"strategies": ()}, "--strategies"),
-        ({"batches": (8, 0)}, "--batches"),
-        ({"rounds": 0}, "--rounds"),
-        ({"warmup": 1}, "--warmup"),
-        ({"memory_limit_gib": 0.0}, "--memory-limit"),
-    ],
-)
-def test_settings_without_sense_are_refused(changes, said):
-    with pytest.raises(UserError, match=said):
-        bench_strategies(StrategiesSettings(**changes))
 
 
 @pytest.mark.sampled("benches")

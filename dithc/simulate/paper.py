@@ -73,10 +73,7 @@ def is_of_the_paper(model_name: str) -> bool:
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """Return the printed and logged curves of XL/2.
-
-    Figures 10 and 11 have no further numbers in the text.
-    """
+    """Return the printed and logged curves of XL/2. The text has no further numbers of figures 10 and 11."""
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         points = [
@@ -139,12 +136,7 @@ def _with_seconds(start: Scenario) -> Scenario:
 
 
 def reproduce(model: Model, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Return `curves`, `validation` and `inputs` of the JSON file.
-
-    The curves are published and simulated, and the validation compares them.
-
-    `links` are the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
-    """
+    """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
     computing = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
     start = Scenario(
         model=model,

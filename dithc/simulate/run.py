@@ -11,7 +11,7 @@ from dithc.simulate import paper
 from dithc.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.simulate.measured import measured_curve, read_measured
 from dithc.simulate.scaling import Computing, Method, Mode, Scenario
-from dithc.simulate.workload import Model, describe_model
+from dithc.simulate.workload import describe_model
 
 log = logger(__name__)
 
@@ -56,7 +56,13 @@ def run(settings: Settings) -> dict[str, Any]:
         "settings": {
             name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()
         },
-        "models": {model.name: _facts(model) for model in models},
+        "models": {
+            model.name: {
+                "gradient_bytes": model.gradient_bytes,
+                "flops_per_image": {name: getattr(model.flops, name) for name in ("training_total", "training_linear")},
+            }
+            for model in models
+        },
     }
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
@@ -80,11 +86,6 @@ def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict
         "ranks_per_node": ranks_per_node,
         "network": asdict(machine.network),
     }
-
-
-def _facts(model: Model) -> dict[str, Any]:
-    flops = {"training_total": model.flops.training_total, "training_linear": model.flops.training_linear}
-    return {"gradient_bytes": model.gradient_bytes, "flops_per_image": flops}
 
 
 def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -128,10 +129,7 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """Return the time of a step and its source.
-
-    Waits inside a node of a published step count as computing.
-    """
+    """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
@@ -169,10 +167,12 @@ def _check(settings: Settings) -> None:
     def refuse(what: str, got: object, expected: str) -> None:
         raise problem(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
 
-    if any(name not in COLLECTIVES for name in settings.collectives) or not settings.collectives:
-        refuse("--collectives", settings.collectives, f"of {', '.join(COLLECTIVES)}")
-    if any(name not in WIRE_BYTES for name in settings.wires) or not settings.wires:
-        refuse("--wire", settings.wires, f"of {', '.join(WIRE_BYTES)}")
+    for option, names, known in (
+        ("--collectives", settings.collectives, COLLECTIVES),
+        ("--wire", settings.wires, tuple(WIRE_BYTES)),
+    ):
+        if not names or not set(names) <= set(known):
+            refuse(option, names, f"of {', '.join(known)}")
     if isinstance(settings.step, float | int) and len(settings.models) > 1:
         refuse(
             "--step",

@@ -124,14 +124,8 @@ def _server() -> subprocess.Popen[bytes]:
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | quick_emulation()
     )
-    atexit.register(_end, server)
+    atexit.register(server.communicate, timeout=10)
     return server
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    if server.stdin is not None:
-        server.stdin.close()
-    server.wait(timeout=10)
 
 
 def _built() -> Path:

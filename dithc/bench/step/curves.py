@@ -6,7 +6,6 @@ Legend: N batch, C channels.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,13 +47,11 @@ class Platform:
         return self.contender.obstacle(self.dtype)
 
 
-def _emulated() -> AbstractContextManager[None]:
-    return linears_served_by(linear_by(EMULATED["sme"]))
-
-
 _SME = Contender(
     "products of linear layers by the emulated SME kernels, other operators by PyTorch",
-    *("reference", CONTENDERS["numba"].wrap, CONTENDERS["numba"].optimizer, EMULATED["sme"].obstacle, _emulated),
+    backend="reference",
+    obstacle=EMULATED["sme"].obstacle,
+    around=lambda: linears_served_by(linear_by(EMULATED["sme"])),
 )
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),

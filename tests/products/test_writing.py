@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -295,16 +294,6 @@ def test_options_of_weights_and_images_are_not_mixed(words, said, tmp_path, caps
     assert said in capsys.readouterr().err
 
 
-def test_clipped_values_are_said(samples, tmp_path, capsys):
-    assert main(["export", "--samples", str(samples), "--select", "3:4", "--out", str(tmp_path / "out")]) == 0
-    told = capsys.readouterr()
-    assert "are beyond int16 and were clipped: B03" in told.err
-    clipped = Manifest.read(tmp_path / "out/manifest.json").numbers["clipped"]
-    share = Fraction(sum(clipped.values()), 3 * SIZE * SIZE)
-    assert 0 < share < 1
-    assert f"{sum(clipped.values())} of {3 * SIZE * SIZE} values clipped" in told.out
-
-
 def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.products.zarr_store.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
@@ -336,13 +325,3 @@ def test_zarr_opened_by_xarray_has_the_values_of_the_files(samples, tiles, tmp_p
     if stage == "tiles":
         assert store.crs.values.tolist() == ["EPSG:32650"] * 8
         assert store.transform.values[5].tolist() == [GSD, 0.0, LEFT + 1000 + GSD * SIZE, 0.0, -GSD, TOP]
-
-
-def test_rioxarray_opens_an_exported_tile(tiles, tmp_path):
-    rioxarray = pytest.importorskip("rioxarray", reason="rioxarray is not installed: pip install rioxarray")
-    write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out", select="1:2")
-    opened = rioxarray.open_rasterio(tmp_path / "out/tile-000001.tif", mask_and_scale=True)
-    dn = digital_numbers(0)[:, :SIZE, SIZE : 2 * SIZE]
-    np.testing.assert_allclose(opened.values, (dn.astype(float) + OFFSET) * 1e-4, rtol=0, atol=1e-6)
-    assert opened.rio.crs.to_epsg() == 32650
-    assert opened.long_name == tuple(BANDS)

@@ -22,18 +22,10 @@ DRAWN_PIXELS = 64  # maximum side of stored images
 def compare_and_time(
     found: Crew, able: Sequence[Contender], *, rounds: int, warmup: int = 0, seconds: float = 0.0, ranks: int
 ) -> tuple[dict[str, Timing], dict[str, dict[str, Any]], dict[str, Array]]:
-    """Compare the outputs of all variants, which warms them up, then time them in alternating order.
+    """Compare the outputs of all variants, the baseline first, then time them in alternating order.
 
-    Args:
-        found: processes with the variants.
-        able: variants, the baseline first.
-        rounds: timed rounds.
-        warmup: further untimed runs of each variant.
-        seconds: minimum duration of a timed round.
-        ranks: number of ranks.
-
-    Returns:
-        Timings, comparisons with the output of one rank, and outputs, by variant.
+    The compared run and `warmup` further runs are untimed. `seconds` is the minimum duration of a timed round. Return
+    timings, comparisons with the output of one rank, and outputs, by variant.
     """
     told: dict[str, dict[str, Any]] = {}
     outputs: dict[str, Array] = {}

@@ -18,10 +18,10 @@ from dithc.bench.ceilings import Precision
 from dithc.bench.timing import Timing, alternating, spread
 from dithc.bench.trainings.memory_limit import MemoryLimit
 from dithc.log import logger, progress
+from dithc.pages import pss_bytes
 from dithc.sittings import Stopped, now
 
 log = logger(__name__)
-KIB = 1024
 # Reading the memory of a large process stops that process. This is the largest share of time for it.
 SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
 # Errors of a process after a failed allocation: torch's allocator, C++, threads of glibc and OpenMP, Python.
@@ -208,7 +208,7 @@ def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
     """Sample the memory of the ranks during warm-up, and stop before the timed steps."""
     while child.poll() is None and not until.exists():
         begun = time.perf_counter()
-        found = [pss for pid in ranks_below(child.pid) if (pss := pss_of(pid)) is not None]
+        found = [pss for pid in ranks_below(child.pid) if (pss := pss_bytes(pid)) is not None]
         if found:
             run.looks += 1
             run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(found))
@@ -259,12 +259,3 @@ def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
             if words[1:5] == [b"-m", b"dithc", b"bench", b"training"]:
                 found.append(pid)
     return found
-
-
-def pss_of(pid: int, *, proc: Path = Path("/proc")) -> int | None:
-    """Return the proportional set size of a process in bytes, or None after its end."""
-    try:
-        lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:")), None)

@@ -105,6 +105,7 @@ def with_kernels(tmp_path, monkeypatch):
     tuning._choices.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, capsys):
     path = with_kernels / "own.json"
     words = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--output", str(path)]

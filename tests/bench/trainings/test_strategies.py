@@ -9,7 +9,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.trainings import strategies
-from dithc.bench.trainings.run import Run, pss_of, ranks_below
+from dithc.bench.trainings.run import Run, ranks_below
 from dithc.bench.trainings.strategies import (
     ONE_CLUSTER,
     cell,
@@ -99,7 +99,7 @@ def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
     assert "dp+tp failed: status 1; no such thing" in text
 
 
-def test_ranks_are_found_below_their_launcher_and_weighed(tmp_path):
+def test_ranks_are_found_below_their_launcher(tmp_path):
     words = {
         10: ["python", "-m", "dithc", "launch", "--", "python", "-m", "dithc", "bench", "training"],
         11: ["mpiexec", "-n", "2", "python", "-m", "dithc", "bench", "training"],
@@ -112,10 +112,7 @@ def test_ranks_are_found_below_their_launcher_and_weighed(tmp_path):
         folder.mkdir()
         (folder / "stat").write_text(f"{pid} (a ) name) S {parent} 0")
         (folder / "cmdline").write_text("\0".join(words[pid]) + "\0")
-    (tmp_path / "12" / "smaps_rollup").write_text("Rss: 900 kB\nPss: 700 kB\nPss_Anon: 1 kB\n")
     assert sorted(ranks_below(10, proc=tmp_path)) == [12, 13]
-    assert pss_of(12, proc=tmp_path) == 700 * 1024
-    assert pss_of(13, proc=tmp_path) is None
 
 
 @pytest.mark.sampled("benches")

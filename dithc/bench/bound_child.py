@@ -1,10 +1,8 @@
 """Ranks that a benchmark starts with `dithc launch`, and that end with the benchmark."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 from dithc.comm import traffic
 from dithc.log import UserError, logger
+from dithc.sittings import sigterm_exits
 
 UNWANTED = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of a launcher or of thread settings
 log = logger(__name__)
@@ -57,20 +56,10 @@ def child_of(line: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen
     An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch`
     forwards. `settings` are arguments of subprocess.Popen.
     """
-    is_main = threading.current_thread() is threading.main_thread()  # other threads must not set handlers
-    previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
     environment = {name: value for name, value in os.environ.items() if name not in UNWANTED}
-    try:
-        with subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, **settings) as child:
-            try:
-                yield child
-            except BaseException:
-                child.terminate()
-                raise
-    finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, previous)
-
-
-def _leave(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+    with sigterm_exits(), subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, **settings) as child:
+        try:
+            yield child
+        except BaseException:
+            child.terminate()
+            raise

@@ -109,12 +109,9 @@ def run_once(
 ) -> Run:
     """Start the ranks, wait for them and read their results. A stopped measurement returns the status `stopped`.
 
-    Args:
-        contender: strategy to run.
-        words: arguments of `dithc bench training`, without the arguments added here.
-        limit_bytes: limit on the memory of all ranks; None for no limit.
-        variables: environment variables of several ranks, such as an MPI profiling layer. One rank never loads MPI.
-        parent: folder for the folder of the run; None for the temporary folder of this node.
+    `words` are arguments of `dithc bench training`. `limit_bytes` limits the memory of all ranks. `variables` are
+    environment variables of several ranks, such as an MPI profiling layer. `parent` contains the folder of the run,
+    by default on this node.
     """
     unit = " ".join(("run", contender.name, *words, *contender.words))
 

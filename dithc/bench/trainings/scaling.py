@@ -60,9 +60,7 @@ class ScalingSettings(RunSettings):
 def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
     """Measure and return the results for JSON, with a curve per model.
 
-    Args:
-        settings: settings of the benchmark.
-        folder: folder for the files of the runs, shared by all nodes; None selects a temporary folder of this node.
+    `folder` contains the files of the runs and is shared by all nodes; None selects a temporary folder of this node.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)

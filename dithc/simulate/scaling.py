@@ -187,7 +187,7 @@ class Scenario:
             }
             for point, efficiency in zip(points, efficiencies(points), strict=True)
         ]
-        head = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
+        head: dict[str, Any] = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
         head |= {"global_batch": global_batch, "method": asdict(self.method)}
         return [{**head, "points": rows}] if rows else []
 

@@ -60,7 +60,8 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
             managed = manager(training.model)
             assert managed is not None
             with closing(managed):
-                steps = {UNMANAGED: _step(plain), RESIDENT: partial(_managed, tiers, managed, _step(training))}
+                resident = partial(_managed, tiers, managed, _step(training))
+                steps: dict[str, Callable[[], float]] = {UNMANAGED: _step(plain), RESIDENT: resident}
                 rows += _rows(model, steps, settings)
                 is_resident = managed.plan is not None and managed.plan.everything_resident
                 peak = tiers.fast.counters().peak_backed_bytes

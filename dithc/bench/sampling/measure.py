@@ -98,7 +98,7 @@ def _checked(settings: SamplingSettings) -> list[Cell]:
     if settings.steps > TRAINED_STEPS or not settings.tokens:
         got, expected = f"{settings.steps} steps, tokens {settings.tokens}", f"1 to {TRAINED_STEPS} steps, and tokens"
         raise problem("bench sampling --steps, --tokens", got=got, expected=expected, fix="correct these options")
-    common = {"model": settings.model, "overrides": settings.overrides, "steps": settings.steps}
+    common: dict[str, Any] = {"model": settings.model, "overrides": settings.overrides, "steps": settings.steps}
     combinations = product(settings.tokens, settings.dtypes, settings.guidance)
     cells = [Cell(tokens=tokens, dtype=dtype, guidance=scale, **common) for tokens, dtype, scale in combinations]
     for cell in cells:

@@ -67,7 +67,7 @@ PLATFORMS: Mapping[str, Platform] = {
 class CurveSettings:
     """Settings of training runs with recorded losses, described by `dithc bench curves --help`."""
 
-    platform: str = DITHC
+    platform: str = "c-fp32"
     beside: Sequence[str] = ()
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Purpose: a time alone means little on a shared machine. Variants are interleaved
 
 Contents: `step` (one training step; losses on a platform), `operators` (single operators, and the search for the
 fastest blocking), `libraries` (third-party matrix products), `trainings` (strategies, scaling, dithc's components),
-`automem` (memory tiers), `collectives`, `quality` and `sampling` (one image by one rank and by several). `table`
+`automem` (memory tiers), `collectives`, `quality` and `sampling` (one image by one rank and by several). `summary`
 formats any of their results.
 
 Invariants: warm-up is untimed. Every number has a spread and its repeats. A result contains machine, versions and
@@ -15,6 +15,6 @@ Extending: add a variant of a step to `step/variants.CONTENDERS`, an operator as
 a measurement as a file like `collectives.py` that returns one JSON-ready dictionary.
 """
 
-from dithc.bench.tables import summary, table
+from dithc.bench.tables import summary
 
-__all__ = ["automem", "collectives", "operators", "quality", "step", "summary", "table", "trainings"]
+__all__ = ["automem", "collectives", "operators", "quality", "step", "summary", "trainings"]

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from dithc import native
 from dithc.bench.timing import spread
@@ -57,38 +58,48 @@ class GemmCeiling:
     work: float = FLOP_PER_MAC * GEMM_SIZE**3
     unit = "multiply-adds"
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    def __init__(self, dtype: Precision, device: str = "cpu") -> None:
+        chosen = torch.bfloat16 if dtype == "bf16" else torch.float32
+        if dtype == "bf16" and device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             log.info("using fp32 products as the ceiling of bf16: PyTorch has no bf16 products for this CPU")
-            dtype = torch.float32
+            chosen = torch.float32
         generator = torch.Generator().manual_seed(0)
-        self._a = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(dtype)
-        self._b = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(dtype)
-        self._out = torch.empty(GEMM_SIZE, GEMM_SIZE, dtype=dtype)
+        self._a, self._b = (torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(device, chosen) for _ in range(2))
+        self._out = torch.empty_like(self._a)
 
     def __call__(self) -> None:
         torch.mm(self._a, self._b, out=self._out)
+        wait_for(self._out)
 
 
 class CopyCeiling:
     """Copy of `size_bytes` by all threads. `work` is the number of bytes read and written.
 
-    Uses the library's copy with non-temporal stores, or Tensor.copy_ without the library.
+    Uses the library's copy with non-temporal stores, or Tensor.copy_ without the library and on other devices.
     """
 
     unit = "bytes"
 
-    def __init__(self, size_bytes: int = COPY_BYTES) -> None:
+    def __init__(self, size_bytes: int = COPY_BYTES, device: str = "cpu") -> None:
         pool = _pool()  # huge pages make a copy 10% faster
-        self._source = pool.empty((size_bytes // 4,), torch.float32).fill_(1)
-        self._target = pool.empty((size_bytes // 4,), torch.float32).fill_(0)
+        self._source, self._target = (
+            pool.empty((size_bytes // 4,), torch.float32).fill_(value).to(device) for value in (1, 0)
+        )
+        self._is_native = device == "cpu" and native.library() is not None
         self.work: float = self._source.nbytes + self._target.nbytes
 
     def __call__(self) -> None:
-        if native.library() is None:
-            self._target.copy_(self._source)
-        else:
+        if self._is_native:
             ceilings.copy(self._source, self._target)
+        else:
+            self._target.copy_(self._source)
+            wait_for(self._target)
+
+
+def wait_for(tensor: Tensor) -> None:
+    """Wait for the operations of the device of a tensor."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
 
 
 def team_facts() -> dict[str, Any]:

@@ -6,7 +6,6 @@ Some variants emulate two nodes: the ranks of each half share memory, and MPI ca
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +16,13 @@ from typing import Any
 
 import torch
 
-from dithc.bench.bound_child import child_of
+from dithc.bench.bound_child import child_of, launch_line
 from dithc.bench.record import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.comm import CommConfig, Group
 from dithc.hardware import discover, plan
 from dithc.log import problem
+from dithc.summaries import Measurement, Table, with_deviation
 
 MIB = 1 << 20
 LIMIT_SECONDS = 1200
@@ -64,7 +64,7 @@ COMPARED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivesSettings:
-    """Settings: size of the fp32 array on each rank, and timed rounds after `warmup` untimed rounds."""
+    """Settings of the benchmark, described by `dithc bench collectives --help`."""
 
     ranks: int = 2
     mib: int = 64
@@ -73,19 +73,14 @@ class CollectivesSettings:
 
 
 def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
-    """Start the ranks with one compute thread each and return their measurements.
-
-    Raises:
-        UserError: the number of ranks is odd or below two, or the ranks failed.
-    """
+    """Start the ranks with one compute thread each and return their measurements."""
     if settings.ranks < 2 or settings.ranks % 2:
         raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
-        line = [sys.executable, "-m", "dithc", "launch", "--launcher", "mpiexec", "--ranks", str(settings.ranks)]
-        line += ["--cpus", "1", "--", sys.executable, "-m", "dithc", "bench", "collectives", "--on-ranks"]
-        with child_of([*line, *words, "--json", str(out)]) as child:
+        words = ["collectives", "--on-ranks", *words, "--json", str(out)]
+        with child_of(launch_line(words, ranks=settings.ranks, cpus=1)) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
             fix = "see their messages above; run `dithc doctor` to check MPI"
@@ -122,21 +117,22 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
     }
 
 
-def collectives_table(result: Mapping[str, Any]) -> str:
-    """Format each operation of each variant, then the speedups."""
+def collectives_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize each operation of each variant, and the speedups."""
     settings = result["settings"]
-    head = f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds"
-    lines = [head, f"{'operation':<16}{'contender':<20}{'ms':>10}{'+- MAD':>9}"]
-    lines += [
-        f"{row['operation']:<16}{row['contender']:<20}"
-        f"{row['seconds']['median'] * 1e3:>10.2f}{row['seconds']['mad'] * 1e3:>9.2f}"
-        for row in result["rows"]
-    ]
-    lines += [
-        f"{one['operation']}: {one['contender']} is {one['median']:.2f} +- {one['mad']:.2f} x as fast as {one['over']}"
-        for one in result["speedups"]
-    ]
-    return "\n".join(lines)
+    times = [[row["operation"], row["contender"], _milliseconds(row["seconds"])] for row in result["rows"]]
+    ratios = [[one["operation"], one["contender"], one["over"], with_deviation(one)] for one in result["speedups"]]
+    return Measurement(
+        title=f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds",
+        tables=[
+            Table(title="Time", head=["Operation", "Variant", "ms"], rows=times, texts=2),
+            Table(title="Speedup", head=["Operation", "Variant", "Over", "Speedup"], rows=ratios, texts=3),
+        ],
+    )
+
+
+def _milliseconds(seconds: Mapping[str, float]) -> str:
+    return with_deviation({name: 1e3 * seconds[name] for name in ("median", "mad")})
 
 
 def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:

@@ -6,6 +6,7 @@ A counter covers one package (cores and caches, no DRAM), in microjoules, and wr
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,15 @@ NOTHING = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
 class Packages:
-    """RAPL counters of all sockets. `reason` explains an empty set, otherwise it is unset (None)."""
+    """RAPL counters of all sockets: paths and ranges. `reason` explains an empty set, otherwise it is unset (None)."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._counters: list[tuple[Path, int]] = []
         for folder in sorted(root.glob("*-rapl:*")):
-            try:
+            with suppress(OSError, ValueError):
                 if (folder / "name").read_text().startswith("package"):
                     int((folder / "energy_uj").read_text())
                     self._counters.append((folder / "energy_uj", int((folder / "max_energy_range_uj").read_text())))
-            except (OSError, ValueError):
-                continue
         self.reason = None if self._counters else NOTHING
 
     def read(self) -> list[int]:
@@ -40,9 +39,7 @@ class Packages:
 
 
 def images_per_joule(step: Callable[[], object], images: int, *, packages: Packages | None = None) -> dict[str, Any]:
-    """Repeat a step of `images` images for some seconds. Return images per joule, or a reason without readable
-    counters.
-    """
+    """Repeat a step of `images` images for some seconds. Return images per joule, or a reason without counters."""
     packages = packages or Packages()
     if packages.reason is not None:
         return {"status": "skipped", "reason": packages.reason}
@@ -53,9 +50,5 @@ def images_per_joule(step: Callable[[], object], images: int, *, packages: Packa
     joules, seconds = packages.joules(before, packages.read()), time.monotonic() - start
     if joules <= 0:
         return {"status": "skipped", "reason": "the RAPL counters do not advance"}
-    return {
-        "status": "ok",
-        "images_per_joule": steps * images / joules,
-        "watts": joules / seconds,
-        "of": "all sockets without memory, including other processes",
-    }
+    found = {"status": "ok", "images_per_joule": steps * images / joules, "watts": joules / seconds}
+    return found | {"of": "all sockets without memory, including other processes"}

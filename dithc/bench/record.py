@@ -4,8 +4,9 @@ import os
 import platform
 import re
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,20 @@ OF_PROCESS = {
 
 
 def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
-    """Reject a field of settings, or an element of its tuple, below its minimum. None passes.
-
-    Raises:
-        UserError: a number is too small, or a tuple is empty.
-    """
+    """Reject a field of settings, or an element of its tuple, below its minimum. None passes."""
     for name, minimum in least.items():
         value = getattr(settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
             raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
+
+
+def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
+    """Reject unknown names, and an empty selection."""
+    names = list(known)
+    unknown = [name for name in given if name not in names]
+    if unknown or not given:
+        expected = f"one or more of {', '.join(names)}"
+        raise problem(option, got=",".join(unknown) or "none", expected=expected, fix="correct the names")
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
@@ -67,7 +73,7 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
         "core_plan": asdict(core_plan),
         "load_average": os.getloadavg(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__}
-        | {package: found for package in PACKAGES if (found := _version(package))},
+        | {package: version(package) for package in PACKAGES},
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -96,15 +102,3 @@ def _lasting(value: Any) -> Any:
         kept = {name: part for name, part in value.items() if name not in PASSING}
         return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
     return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def last_level_bytes(machine: Machine) -> int:
-    """Return the size of the largest cache; 0 if unknown."""
-    return max((cache.size_bytes for cache in machine.caches), default=0)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from dithc.sittings import Stopped, now
 
 Name = TypeVar("Name", bound=Hashable)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Timing:
         return {"median": self.median, "mad": self.spread, "all": list(self.seconds)}
 
 
+def alternating(items: Sequence[Item], rounds: int) -> Iterator[Sequence[Item]]:
+    """Yield the items for each round, in reverse order in every second round, so that drift affects all equally."""
+    for number in range(rounds):
+        yield items if number % 2 == 0 else items[::-1]
+
+
 def take_turns(
     runs: Mapping[Name, Callable[[], object]],
     *,
@@ -54,7 +61,7 @@ def take_turns(
     loops: Mapping[Name, int] | None = None,
     are_units: bool = False,
 ) -> dict[Name, Timing]:
-    """Time each run once per round, every second round in reverse order, so that drift affects all equally.
+    """Time each run once per round in alternating order.
 
     Args:
         runs: callables by name.
@@ -65,8 +72,8 @@ def take_turns(
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []
     with suppress(Stopped):
-        for turn in range(repeats):
-            once = partial(_round, runs, order if turn % 2 == 0 else order[::-1], counts)
+        for turn in alternating(order, repeats):
+            once = partial(_round, runs, turn, counts)
             rounds.append(now().unit(f"round of {order}", once) if are_units else once())
     if not rounds and repeats:
         raise Stopped

@@ -31,11 +31,10 @@ def _finite(where: str, **numbers: float | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of a target.
+    """One number of a target, at a row and column of its table or figure.
 
     Attributes:
         id: unique within the target; the name of its file.
-        row, column: position in the table or figure.
         quantity: measured quantity, such as `seconds per iteration`.
         unit: such as `s`, `GB`, `x`; empty for none.
         value: null unless measured or simulated; `low` and `high` bound its spread.
@@ -125,15 +124,13 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A reproduced table or figure of the paper.
+    """A reproduced table or figure of the paper, one of `TARGETS`.
 
     Attributes:
-        target: one of `TARGETS`.
         paper: heading in the paper, such as `Table 2`.
         scale: minutes on a small machine, one node in a night, or the published settings.
         machine: name, cores, memory_gib, isa and more.
         versions: versions of dithc, torch, Python, and the commit.
-        command: command that reproduces it.
         digest: digest of settings and inputs.
         notes: differences from the setting of the paper, shown on the figure.
     """
@@ -169,11 +166,7 @@ class Document:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse a document.
-
-        Raises:
-            ValueError: a byte was altered, or the content has another form.
-        """
+        """Parse a document. Raise ValueError if a byte was altered, or if the content has another form."""
         content = unseal(text)
         parts = {
             name: [_of(kind, one) for one in content.pop(name, ())]
@@ -183,11 +176,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a document from a file.
-
-        Raises:
-            UserError: the file is missing, altered, or not a document of a target.
-        """
+        """Read a document from a file, or raise UserError."""
         try:
             return cls.from_json(plain(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -48,12 +48,7 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Numbers printed in the paper.
-
-    Attributes:
-        tables: tables by name, such as `table1`.
-        scaling: curves of figures 10 and 11 in the form of `dithc bench scaling --json`.
-    """
+    """Numbers printed in the paper: tables by name, and curves of figures 10 and 11 as in `dithc bench scaling --json`."""
 
     source: str = ""
     tables: dict[str, Printed] = field(default_factory=dict)
@@ -62,11 +57,7 @@ class Reference:
 
 @cache
 def read_reference(path: Path | None) -> Reference:
-    """Read the reference file; return an empty reference for None.
-
-    Raises:
-        UserError: the file is missing or has another form.
-    """
+    """Read the reference file, or raise UserError; return an empty reference for None."""
     if path is None:
         return Reference()
     try:
@@ -86,9 +77,6 @@ def published(target: str, row: str, column: str, *, path: Path = REFERENCE) -> 
     """Return a number printed in a table or figure such as `table2` or `fig9`; None if the paper prints none.
 
     `row` is the first column, or the first two joined by a space if the first one is ambiguous: `112 XL/2`.
-
-    Raises:
-        UserError: the file is unreadable.
     """
     tables = read_reference(path).tables
     table = tables.get(target) or tables.get(target.replace("fig", "figure", 1))

@@ -23,19 +23,12 @@ PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that work on 
 class Generated:
     """Samples of a manifest.
 
-    Args:
-        path: Path of the manifest.
-        tiles: Path of the manifest of the tiles; None searches for it.
-
     Attributes:
         path: Path of the manifest.
-        tiles: Path of the manifest of the tiles.
-        manifest: Manifest of the stage `sample`.
+        tiles: Path of the manifest of the tiles; None searches for it.
         info: Content of dataset.json; it defines the scaling of the samples.
         stretch: Fixed maps of the dataset.
-        bands: Bands of the samples.
         shape: (N, C, H, W).
-        count: N.
 
     Raises:
         UserError: The manifest or the tiles are missing or damaged, or contradict each other.

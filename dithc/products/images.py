@@ -32,70 +32,60 @@ NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
 log = logger(__name__)
 
 
-class Samples:
-    """Generated images of a manifest.
+class Samples(Generated):
+    """Generated images of a manifest, numbered for export."""
 
-    Attributes:
-        manifest: Manifest of the images.
-        bands: Bands of each image.
-        shape: (C, H, W) of an image.
-        labels: Class of each image.
-        are_scenes: Whether each image is read by rows, on a local grid in meters from its upper left corner.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._made = Generated(path)
-        self.manifest, self.bands = self._made.manifest, self._made.bands
-        self.shape, self.labels = self._made.shape[1:], self._made.labels
-        self.are_scenes = self._made.are_scenes
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of an image."""
+        return self.shape[1:]
 
     @cached_property
     def tags(self) -> dict[str, str]:
         """Common tags of all images."""
         said = {"evaluation": self.manifest.name}
         said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
-        if trained := input_of(self._made.path, self.manifest, stage="train"):
+        if trained := input_of(self.path, self.manifest, stage="train"):
             said["checkpoint"] = trained[1].digest
         elif self.manifest.numbers.get("step") is not None:
-            log.warning(f"omitting the checkpoint tag: the training run of {self._made.path} was not found")
-        return _tags(said, manifest=self.manifest, info=self._made.info)
+            log.warning(f"omitting the checkpoint tag: the training run of {self.path} was not found")
+        return _tags(said, manifest=self.manifest, info=self.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
         """Yield images, and their clipped values per band (final after the last row)."""
         for number in numbers:
+            tags = self.tags | _of_image(number, int(self.labels[number]), self.info)
             if self.are_scenes:
-                yield self._scene(number)
-                continue
-            pixels, clipped = self.bands.stored(self._made.physical(np.array([number])))  # (1, C, H, W), (C,)
-            tags = _of_image(number, int(self.labels[number]), self._made.info)
-            yield products.Image(name=f"image-{number:06d}", pixels=pixels[0], tags=self.tags | tags), clipped
+                yield self._scene(number, tags)
+            else:
+                pixels, clipped = self.bands.stored(self.physical(np.array([number])))  # (1, C, S, S), (C,)
+                yield products.Image(name=f"image-{number:06d}", pixels=pixels[0], tags=tags), clipped
 
-    def _scene(self, number: int) -> tuple[products.Image, Clipped]:
+    def _scene(self, number: int, tags: dict[str, str]) -> tuple[products.Image, Clipped]:
         clipped: Clipped = np.zeros(len(self.bands.names), np.int64)
+        bands, height, width = self.image_shape
 
         def rows() -> Iterator[npt.NDArray[Any]]:
-            count = max(1, VALUES // (self.shape[0] * self.shape[2]))
-            for top in range(0, self.shape[1], count):
-                lines = slice(top, min(top + count, self.shape[1]))
-                pixels, beyond = self.bands.stored(self._made.physical(np.array([number]), lines))
+            count = max(1, VALUES // (bands * width))
+            for top in range(0, height, count):
+                lines = slice(top, min(top + count, height))
+                pixels, beyond = self.bands.stored(self.physical(np.array([number]), lines))
                 clipped[:] += beyond
                 yield pixels[0]  # (C, rows, W)
 
-        gsd = self._made.info.get("gsd_m")
-        tags = _of_image(number, int(self.labels[number]), self._made.info)
-        bands, height, width = self.shape
+        gsd = self.info.get("gsd_m")
         return products.Image(
             name=f"image-{number:06d}",
             pixels=rows(),
             shape=(bands, height, width),
-            tags=self.tags | tags,
+            tags=tags,
             crs=NOWHERE if gsd else None,
             transform=(gsd, 0.0, 0.0, 0.0, -gsd, 0.0) if gsd else None,
         ), clipped
 
 
 class RealTiles:
-    """Accepted tiles of a manifest with place and mask; attributes as in `Samples`."""
+    """Accepted tiles of a manifest with place and mask, with the attributes and methods of `Samples` for export."""
 
     are_scenes = False
 
@@ -105,7 +95,7 @@ class RealTiles:
         self._scenes = products.Scenes(needed_input(path, self.manifest, stage="stage")[0].parent)
         self.bands, self.labels = products.Bands.of(self._tiles.info), self._tiles.labels
         size = self._tiles.info["size"]
-        self.shape = (len(self.bands.names), size, size)
+        self.image_shape = (len(self.bands.names), size, size)
         self._columns = self._tiles.accepted("tile_id", "scene_id", "y", "x", "split", "valid_frac")
         self._places = tile_places(self._columns, self._scenes)
         self._numbers = {scene_id: number for number, scene_id in enumerate(self._scenes.columns["scene_id"])}
@@ -140,7 +130,7 @@ class RealTiles:
         if self._columns["valid_frac"][number] == 1.0:
             return None
         scene = self._numbers[self._columns["scene_id"][number]]
-        y, x, size = self._columns["y"][number], self._columns["x"][number], self.shape[1]
+        y, x, size = self._columns["y"][number], self._columns["x"][number], self.image_shape[1]
         mask = self._scenes.mask_of(scene)[y : y + size, x : x + size]
         return np.asarray(mask != products.Mask.INVALID)
 

@@ -27,15 +27,9 @@ Read = Callable[[Rows, tuple[Key, ...]], Array]
 class Lazy(BackendArray):
     """Array with images along its first axis.
 
-    Pickles and copies contain paths and settings, not pixels.
-
-    Args:
-        shape: Shape of the array.
-        dtype: Data type of the array.
-        path: Absolute path of the manifest.
-        digest: Digest of the manifest. A manifest with another digest at `path` is an error.
-        opener: Importable function, called at the first read in each process with `path`, the manifest and `arguments`.
-        arguments: Arguments of `opener`, such as numbers and paths.
+    Pickles and copies contain paths and settings, not pixels. `opener` is an importable function, called at the first
+    read in each process with the absolute path of the manifest, the manifest and `arguments`. Another digest of the
+    manifest is an error.
     """
 
     def __init__(
@@ -55,11 +49,7 @@ class Lazy(BackendArray):
 
     @cached_property
     def _read(self) -> Read:
-        """Open the files.
-
-        Raises:
-            UserError: The manifest was moved or replaced after the array was opened, or a file is missing or damaged.
-        """
+        """Open the files. Raise UserError if the manifest was moved or replaced, or if a file is missing or damaged."""
         got = "no such file"
         if self._path.exists():
             manifest = Manifest.read(self._path)
@@ -108,13 +98,9 @@ def taken(block: Array, rest: tuple[Key, ...]) -> Array:
 
 
 class Joined:
-    """Concatenation of arrays in several files.
+    """Concatenation of arrays in several files along the first axis.
 
     The first read of a file compares its bytes with the manifest.
-
-    Attributes:
-        shape: Shape of the concatenation, with images along the first axis.
-        dtype: Common data type.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:

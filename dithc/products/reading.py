@@ -54,12 +54,8 @@ def read(manifest: Path | str, *, image: int | None = None) -> xarray.DataArray:
     path = Path(manifest)
     content = Manifest.read(path)
     if content.stage not in STAGES:
-        raise problem(
-            f"{path} has no arrays",
-            got=f"stage {content.stage!r}",
-            expected=", ".join(STAGES),
-            fix="open the manifest of another stage",
-        )
+        got, expected = f"stage {content.stage!r}", ", ".join(STAGES)
+        raise problem(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
     opened = STAGES[content.stage](path, content, image)
     said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
     attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | said | opened.attributes
@@ -71,12 +67,8 @@ def read(manifest: Path | str, *, image: int | None = None) -> xarray.DataArray:
 def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
     numbers = whole.coords["image"].values
     if image not in numbers:
-        raise problem(
-            f"{path} has no image {image}",
-            got=image,
-            expected=f"0 to {numbers.max(initial=0)}",
-            fix="choose another number",
-        )
+        expected = f"0 to {numbers.max(initial=0)}"
+        raise problem(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
     chosen = whole.sel(image=image)
     if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
         left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
@@ -153,13 +145,8 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
 
 def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
     """Return coordinate system and affine coefficients of each tile."""
-    of_scene = dict(
-        zip(
-            scenes.columns["scene_id"],
-            zip(scenes.columns["crs"], scenes.columns["transform"], strict=True),
-            strict=True,
-        )
-    )
+    rows = zip(*(scenes.columns[name] for name in ("scene_id", "crs", "transform")), strict=True)
+    of_scene = {scene_id: (crs, transform) for scene_id, crs, transform in rows}
     places: list[tuple[str | None, Any]] = []
     for scene_id, y, x in zip(columns["scene_id"], columns["y"], columns["x"], strict=True):
         crs, transform = of_scene[scene_id]

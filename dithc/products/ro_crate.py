@@ -62,12 +62,7 @@ def write_ro_crate(folder: Path, *, workflow: Path) -> tuple[Path, int]:
 
 
 def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity], int]:
-    """Return the entities of the crate and the number of files among them.
-
-    Args:
-        folder: root of the crate.
-        manifests: manifests below the folder by their path.
-    """
+    """Return the entities of the crate at `folder`, and the number of files among them."""
     files: dict[str, Entity] = {}
     for path, manifest in manifests.items():
         for entry in ({"path": path.name, "bytes": path.stat().st_size}, *manifest.files):

@@ -53,14 +53,14 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
             if layout == "geotiff":
                 paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counter]
             else:
-                shape = (len(chosen), *images.shape)
+                shape = (len(chosen), *images.image_shape)
                 paths = write_zarr(folder / STORE, counter, bands=images.bands, shape=shape, tags=images.tags)
             numbers = {
                 "images": len(chosen),
                 "first": chosen[0],
                 "format": layout,
                 "bands": list(images.bands.names),
-                "values": len(chosen) * int(np.prod(images.shape)),
+                "values": len(chosen) * int(np.prod(images.image_shape)),
                 "clipped": dict(zip(images.bands.names, map(int, counter.clipped), strict=True)),
             }
             Manifest(
@@ -84,7 +84,6 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
 
 
 def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, out: Path) -> None:
-    """Reject scenes in the zarr format, and scenes that exceed the free disk space."""
     if layout != "geotiff":
         raise problem(
             "scenes are written by rows",
@@ -92,13 +91,13 @@ def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, ou
             expected="--format geotiff",
             fix="use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it",
         )
-    needed = int(np.prod(images.shape)) * np.dtype(images.bands.dtype).itemsize
+    needed = int(np.prod(images.image_shape)) * np.dtype(images.bands.dtype).itemsize
     # Assume that compression fails, and that one image exists twice while its overviews are built.
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
     free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
     if needed > free:
         raise problem(
-            f"{count} scene(s) of {' x '.join(map(str, images.shape))} are larger than the disk of {out}",
+            f"{count} scene(s) of {' x '.join(map(str, images.image_shape))} are larger than the disk of {out}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"up to {needed / 1e9:.2f} GB, with overviews and one uncompressed scene",
             fix="free space, choose another --out, or select fewer scenes with --select",

@@ -19,7 +19,6 @@ NO_PLACE = (float("nan"),) * 6
 
 
 def require_zarr() -> None:
-    """Raise UserError if zarr is not installed."""
     if find_spec("zarr") is None:
         raise problem(
             "zarr is not installed",
@@ -41,32 +40,20 @@ def write_zarr(
 
     At most `IMAGES_PER_CHUNK` images are in memory. The array `images` (N, C, H, W) contains stored integers. Scale,
     offset and no-data value are CF attributes if all bands share them, and arrays by band (`scale`, `offset`) in any
-    case. Tags of single images become coordinates along `image`.
-
-    Args:
-        store: New folder.
-        images: All images, in order.
-        bands: Bands of the images.
-        shape: (N, C, H, W).
-        tags: Common tags of all images.
+    case. Tags of single images become coordinates along `image`; `tags` are common to all images.
     """
     import zarr
 
     group = zarr.create_group(store, attributes=tags)
     chunks = (min(IMAGES_PER_CHUNK, shape[0]), *shape[1:])
     coordinates: dict[str, list[Any]] = {}
-    target = _array(group, "images", shape=shape, chunks=chunks, dtype=bands.dtype, dims=DIMS, fill=bands.nodata or 0)
+    target = group.create_array(
+        "images", shape=shape, chunks=chunks, dtype=bands.dtype, fill_value=bands.nodata or 0, dimension_names=DIMS
+    )
     valid = None
     if bands.nodata is None:
-        valid = _array(
-            group,
-            "valid",
-            shape=(shape[0], *shape[2:]),
-            chunks=(chunks[0], *shape[2:]),
-            dtype="uint8",
-            dims=("image", "y", "x"),
-            fill=1,
-        )
+        places = {"shape": (shape[0], *shape[2:]), "chunks": (chunks[0], *shape[2:])}
+        valid = group.create_array("valid", **places, dtype="uint8", fill_value=1, dimension_names=("image", "y", "x"))
     block: list[products.Image] = []
     done = 0
     for image in images:
@@ -77,17 +64,10 @@ def write_zarr(
             here = slice(done, done + len(block))
             target[here] = np.stack([products.marked(one, bands=bands) for one in block])
             if valid is not None:
-                target_valid = [np.ones(shape[2:], bool) if one.valid is None else one.valid for one in block]
-                valid[here] = np.stack(target_valid).astype(np.uint8)
+                valid[here] = np.stack([np.ones(shape[2:]) if one.valid is None else one.valid for one in block])
             done, block = done + len(block), []
     _finish(group, target, bands, coordinates)
     return sorted(path for path in store.rglob("*") if path.is_file())
-
-
-def _array(
-    group: Any, name: str, *, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, dims: Any, fill: Any
-) -> Any:
-    return group.create_array(name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, dimension_names=dims)
 
 
 def _said(image: products.Image, tags: dict[str, str]) -> dict[str, Any]:

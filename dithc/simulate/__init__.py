@@ -3,8 +3,8 @@
 Purpose: estimate scaling before the nodes are available. A model that reproduces published scaling from published
 inputs is credible for other inputs.
 Contents: `workload` (a model's gradients, their order and arithmetic), `Computing` (measured or published time of a
-step), `Cluster` with `Links` (LogGP, shared cards, memory of a node), `Method` (gradient exchange), and `run`, which
-simulates steps on each number of nodes and returns curves for JSON. `Settings` configures it. `sampling` predicts a
+step), `Links` (LogGP, shared cards, memory of a node), `Method` (gradient exchange), `Scenario`, which simulates steps
+on each number of nodes, and `run`, which returns its curves for JSON. `Settings` configures it. `sampling` predicts a
 sampling run for all partitions over ranks, best first.
 Exact within the model: buckets and their order; the gradient and the previous sum that each sum waits for; ranks that
 wait for the slowest rank; the slowdown of computation while a communication thread without a separate core is active;
@@ -18,8 +18,6 @@ in `events.py`, other published numbers in `paper.py`.
 """
 
 from dithc.simulate import sampling
-from dithc.simulate.links import Links
 from dithc.simulate.run import Settings, run, table
-from dithc.simulate.scaling import Cluster, Computing, Method
 
-__all__ = ["Cluster", "Computing", "Links", "Method", "Settings", "run", "sampling", "table"]
+__all__ = ["Settings", "run", "sampling", "table"]

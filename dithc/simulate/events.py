@@ -1,14 +1,14 @@
-"""Discrete-event simulation of a training step: computation, bucket readiness, sums.
+"""Simulation of a training step: computation, bucket readiness, sums.
 
 Ranks compute, buckets become ready, and communication threads sum them in order. A sum begins on all ranks when the
-last rank has the bucket ready and the previous sum has ended. It ends on all ranks at the same time. If ranks differ in
-speed alone, the slowest determines every start, so that a step takes exactly as long as a step of the slowest rank
-alone.
+last rank has the bucket ready and the previous sum has ended. It ends on all ranks at the same time. Ranks differ in
+speed alone, so that the slowest rank determines every start.
 """
 
-import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,104 +46,29 @@ class Step:
     waits: tuple[tuple[float, ...], ...]
 
 
-class Clock:
-    """Event queue ordered by time; simultaneous events keep their order."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = 0
-
-    def at(self, time: float, action: Callable[[], None]) -> None:
-        """Schedule an action at a time, not before now."""
-        assert time >= self.now
-        heapq.heappush(self._events, (time, self._number, action))
-        self._number += 1
-
-    def run(self) -> None:
-        """Run until the queue is empty."""
-        while self._events:
-            self.now, _, action = heapq.heappop(self._events)
-            action()
-
-
-@dataclass
-class _Rank:
-    """Computing state of a rank: completed work and time of the last update."""
-
-    marks: tuple[float, ...]
-    speed: float
-    done: float = 0.0
-    since: float = 0.0
-    rate: float = 1.0
-    plans: int = 0
-    reached: list[float] = field(default_factory=list)
-
-
 def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
     """Simulate one step; `factors` scale the computing time of each simulated rank."""
-    return _Play(plan, factors).run()
+    slowest, whole = max(factors), plan.before + plan.backward
+    # The times at which the speed of computing changes, and the computing time at full speed completed until then.
+    times, completed = [0.0], [0.0]
+    for ready, exchange in zip(plan.ready, plan.exchange, strict=True):
+        due = slowest * (plan.before + ready if plan.overlaps else whole)
+        begin = times[-1] + max(0.0, due - completed[-1])
+        times += [begin, begin + exchange]
+        completed += [max(due, completed[-1]), max(due, completed[-1]) + exchange / plan.slowdown]
+    ends = times[::2]  # of each sum, after the start of the step
 
+    def reached(work: float) -> float:
+        """Return the time at which computation of `work` seconds at full speed is complete."""
+        return float(np.interp(work, completed, times)) + max(0.0, work - completed[-1])
 
-class _Play:
-    """State of a simulated step."""
-
-    def __init__(self, plan: Plan, factors: Sequence[float]) -> None:
-        marks = tuple(plan.before + share for share in (*plan.ready, plan.backward))
-        self.plan, self.clock = plan, Clock()
-        self.ranks = [_Rank(marks, 1 / factor) for factor in factors]
-        self.begun = 0
-        self.ends: list[float] = []
-
-    def run(self) -> Step:
-        """Run to the end of the step."""
-        for rank in self.ranks:
-            self._plan_next_mark(rank)
-        self.clock.run()
-        computed = max(rank.reached[-1] for rank in self.ranks)
-        seconds = max([computed, *self.ends])
-        waits = tuple(
-            tuple(
-                end - max(rank.reached[number], self.ends[number - 1] if number else 0.0)
-                for number, end in enumerate(self.ends)
-            )
-            for rank in self.ranks
+    computed = reached(slowest * whole)
+    seconds = max(computed, ends[-1])
+    waits = tuple(
+        tuple(
+            end - max(reached(factor * (plan.before + ready)), previous)
+            for ready, previous, end in zip(plan.ready, ends, ends[1:], strict=False)
         )
-        return Step(seconds, seconds - computed, waits)
-
-    def _plan_next_mark(self, rank: _Rank) -> None:
-        """Schedule the next mark; an event of an older plan is ignored."""
-        rank.plans += 1
-        if len(rank.reached) < len(rank.marks):
-            number = rank.plans
-            left = max(0.0, rank.marks[len(rank.reached)] - rank.done)
-            self.clock.at(self.clock.now + left / (rank.rate * rank.speed), lambda: self._reach_mark(rank, number))
-
-    def _reach_mark(self, rank: _Rank, number: int) -> None:
-        if number != rank.plans:
-            return
-        rank.done, rank.since = rank.marks[len(rank.reached)], self.clock.now
-        rank.reached.append(self.clock.now)
-        self._plan_next_mark(rank)
-        self._begin_exchange()
-
-    def _begin_exchange(self) -> None:
-        number = self.begun
-        needed = number + 1 if self.plan.overlaps else len(self.plan.ready) + 1
-        is_idle = len(self.ends) == number < len(self.plan.ready)
-        if is_idle and all(len(rank.reached) >= needed for rank in self.ranks):
-            self.begun += 1
-            self._change_rate(1 / self.plan.slowdown)
-            self.clock.at(self.clock.now + self.plan.exchange[number], self._end_exchange)
-
-    def _end_exchange(self) -> None:
-        self.ends.append(self.clock.now)
-        self._change_rate(1.0)
-        self._begin_exchange()
-
-    def _change_rate(self, rate: float) -> None:
-        for rank in self.ranks:
-            if rank.rate != rate:
-                rank.done += (self.clock.now - rank.since) * rank.rate * rank.speed
-                rank.since, rank.rate = self.clock.now, rate
-                self._plan_next_mark(rank)
+        for factor in factors
+    )
+    return Step(seconds, seconds - computed, waits)

@@ -45,11 +45,7 @@ class Links:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """Return the links of a machine description.
-
-        Raises:
-            UserError: the section `network` is missing.
-        """
+        """Return the links of a machine description."""
         network = machine.network
         if network is None:
             raise problem(
@@ -74,10 +70,7 @@ class Links:
         return max(1.0, streams / self.cards)
 
     def message(self, size: float, *, streams: int = 1) -> float:
-        """Return seconds of a message of `size` bytes between nodes.
-
-        The time is from the send call to the end of the receive.
-        """
+        """Return seconds of a message of `size` bytes between nodes, from the send call to the end of the receive."""
         return self.latency + 2 * self.overhead + size * (self.byte * self.sharing(streams) + self.core_byte)
 
     def through_memory(self, size: float) -> float:
@@ -101,8 +94,6 @@ class Layout:
 
 def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
     """Return seconds until every rank has the sum of `size` bytes of fp32.
-
-    All ranks start together.
 
     `wire` applies to `hierarchical`, which follows dithc.comm; ring and rabenseifner send fp32 over all ranks.
     """
@@ -128,10 +119,7 @@ def _ring(size: float, layout: Layout, links: Links) -> float:
 
 
 def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
-    """Halving, then doubling (Rabenseifner 2004), nearest partners first.
-
-    Ranks beyond a power of two delegate to a partner.
-    """
+    """Halving, then doubling (Rabenseifner 2004), nearest partners first. Surplus ranks delegate to a partner."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     levels = int(math.log2(ranks))
     seconds = 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from dithc.log import problem
 from dithc.sealed import content_of, plain
+from dithc.simulate.scaling import point_row
 from dithc.simulate.workload import Model
 
 
@@ -21,11 +22,7 @@ class Measured:
 
 
 def read_measured(path: Path, model: str) -> Measured:
-    """Read the step of a model on the fewest ranks.
-
-    Raises:
-        UserError: the file has another type or model, or no measured step.
-    """
+    """Read the step of a model on the fewest ranks."""
     try:
         content = content_of(plain(path).read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
@@ -51,9 +48,8 @@ def _of_step(content: dict[str, Any], model: str, path: Path) -> Measured:
 
 def _of_scaling(content: dict[str, Any], model: str, path: Path) -> Measured:
     settings = content["settings"]
-    curve = next((one for one in content["curves"] if one["model"] == model), None)
-    _expect(model if curve else "no curve of this model", settings.get("overrides"), model)
-    assert curve is not None
+    _expect(model, settings.get("overrides"), model)
+    curve = next(one for one in content["curves"] if one["model"] == model)
     point = next(p for p in curve["points"] if p["status"] == "ok" and p["nodes"] == 1 and not p["oversubscribed"])
     whole = float(point["seconds"])
     ranks = int(point["ranks"])
@@ -68,16 +64,14 @@ def _expect(named: str, overrides: object, model: str) -> None:
 
 def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
     """Return a measured curve with one point, for JSON."""
-    rate = measured.images / measured.whole_seconds
-    point = {
-        "nodes": 1,
-        "ranks": measured.ranks,
-        "seconds": measured.whole_seconds,
-        "efficiency": 1.0,
-        "exposed_seconds": measured.whole_seconds - measured.seconds,
-        "flops_per_second": model.flops.training_total * rate,
-        "linear_flops_per_second": model.flops.training_linear * rate,
-        "images_per_step": measured.images,
-    }
+    point = point_row(
+        model,
+        nodes=1,
+        ranks=measured.ranks,
+        images=measured.images,
+        seconds=measured.whole_seconds,
+        efficiency=1.0,
+        exposed_seconds=measured.whole_seconds - measured.seconds,
+    )
     head = {"label": "this machine", "kind": "measured", "model": model.name, "mode": "weak", "global_batch": None}
     return {**head, "source": measured.source, "points": [point]}

@@ -11,22 +11,13 @@ machine. Two models explain the same points with two fitted numbers each: the co
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from scipy.optimize import brentq, minimize_scalar
 
-from dithc.simulate.scaling import (
-    Cluster,
-    Computing,
-    Method,
-    Mode,
-    Point,
-    curve_of,
-    efficiencies,
-    simulate_curve,
-    simulate_point,
-)
+from dithc.simulate.links import Links
+from dithc.simulate.scaling import Computing, Method, Scenario, efficiencies, point_row
 from dithc.simulate.workload import Model
 
 MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
@@ -82,25 +73,19 @@ def is_of_the_paper(model_name: str) -> bool:
 
 
 def published_curves(model: Model) -> list[dict[str, Any]]:
-    """Return the printed and logged curves of XL/2.
-
-    Figures 10 and 11 have no further numbers in the text.
-    """
+    """Return the printed and logged curves of XL/2. The text has no further numbers of figures 10 and 11."""
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
-        first = min(seconds)
-        images = {nodes: IMAGES_PER_NODE * nodes for nodes in seconds}
         points = [
-            {
-                "nodes": nodes,
-                "ranks": nodes * RANKS_PER_NODE,
-                "seconds": value,
-                "efficiency": seconds[first] / value,
-                "exposed_seconds": None,
-                "flops_per_second": model.flops.training_total * images[nodes] / value,
-                "linear_flops_per_second": model.flops.training_linear * images[nodes] / value,
-                "images_per_step": images[nodes],
-            }
+            point_row(
+                model,
+                nodes=nodes,
+                ranks=nodes * RANKS_PER_NODE,
+                images=IMAGES_PER_NODE * nodes,
+                seconds=value,
+                efficiency=seconds[1] / value,
+                exposed_seconds=None,
+            )
             for nodes, value in seconds.items()
         ]
         head = {"label": label, "kind": "published", "model": MODEL, "mode": "weak", "global_batch": None}
@@ -119,29 +104,18 @@ def published_curves(model: Model) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Fitted computing and links behind the authors' logs."""
-
-    computing: Computing
-    cluster: Cluster
-
-
-def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int, seed: int) -> Fit:
+def fit(start: Scenario, explanation: Explanation) -> Scenario:
     """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
-    whole = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
 
-    def candidate(value: float) -> Fit:
+    def candidate(value: float) -> Scenario:
         if explanation == "stragglers":
-            return _with_seconds(model, Fit(replace(whole, spread=value), cluster), steps=steps, seed=seed)
-        links = replace(cluster.links, core_byte=1 / value)
-        computing = replace(whole, forward_share=PROFILED_FORWARD_SHARE)
-        return _with_seconds(model, Fit(computing, replace(cluster, links=links)), steps=1, seed=seed)
+            return _with_seconds(replace(start, computing=replace(start.computing, spread=value)))
+        computing = replace(start.computing, forward_share=PROFILED_FORWARD_SHARE)
+        return _with_seconds(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
 
     def error(value: float) -> float:
         tried = candidate(value)
-        points = [_point(model, tried, nodes=n, steps=steps, seed=seed) for n in FITTED_NODES]
-        return sum((point.seconds / LOGGED_SECONDS[point.nodes] - 1) ** 2 for point in points)
+        return sum((tried.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
 
     bounds = (0.0, MOST_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
     digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
@@ -149,48 +123,38 @@ def fit(model: Model, cluster: Cluster, explanation: Explanation, *, steps: int,
     return candidate(float(best.x))
 
 
-def _with_seconds(model: Model, start: Fit, *, steps: int, seed: int) -> Fit:
-    """Return the fit whose step on 1 node takes the logged time."""
+def _with_seconds(start: Scenario) -> Scenario:
+    """Return the scenario whose step on 1 node takes the logged time."""
+
+    def of(seconds: float) -> Scenario:
+        return replace(start, computing=replace(start.computing, seconds=seconds))
 
     def beyond(seconds: float) -> float:
-        tried = replace(start, computing=replace(start.computing, seconds=seconds))
-        return _point(model, tried, nodes=1, steps=steps, seed=seed).seconds - LOGGED_SECONDS[1]
+        return of(seconds).point(1).seconds - LOGGED_SECONDS[1]
 
-    found = brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)
-    return replace(start, computing=replace(start.computing, seconds=float(found)))
+    return of(float(brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
 
 
-def _point(model: Model, found: Fit, *, nodes: int, steps: int, seed: int) -> Point:
-    images = IMAGES_PER_NODE * nodes
-    return simulate_point(
-        *(model, AUTHORS, found.computing, found.cluster), nodes=nodes, images=images, steps=steps, seed=seed
+def reproduce(model: Model, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
+    """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
+    computing = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
+    start = Scenario(
+        model=model,
+        method=AUTHORS,
+        computing=computing,
+        links=links,
+        ranks_per_node=RANKS_PER_NODE,
+        steps=steps,
+        seed=seed,
     )
-
-
-def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
-    """Return `curves`, `validation` and `inputs` of the JSON file.
-
-    The curves are published and simulated, and the validation compares them.
-
-    `cluster` is the paper's; each point is the mean of `steps`; `seed` draws the stragglers.
-    """
-    found = {name: fit(model, cluster, name, steps=steps, seed=seed) for name in EXPLANATIONS}
-    best = Computing(seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], images=IMAGES_PER_NODE, spread=SPREAD)
-    tuned = Fit(replace(best, optimizer_seconds=OPTIMIZER_SECONDS), cluster)
+    found = {name: fit(start, name) for name in EXPLANATIONS}
+    best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
+    tuned = replace(start, computing=best)
     curves = published_curves(model)
 
-    def add(method: Method, fitted: Fit, name: str, mode: Mode = "weak", batch: int | None = None) -> None:
-        shown = replace(method, label=f"{method.label} ({name})")
-        played = simulate_curve(
-            *(model, shown, fitted.computing, fitted.cluster),
-            nodes=nodes,
-            mode=mode,
-            global_batch=batch,
-            steps=steps,
-            seed=seed,
-        )
-        if played:
-            curves.append(curve_of(shown, model, played, mode=mode, global_batch=batch))
+    def add(method: Method, scenario: Scenario, name: str, **scaling: Any) -> None:
+        shown = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
+        curves.extend(shown.curves(nodes, **scaling))
 
     for name in EXPLANATIONS:
         for method in (AUTHORS, OURS):
@@ -198,13 +162,12 @@ def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: in
     for method in (OURS, OURS_BF16):
         add(method, tuned, "tuned kernels")
     for batch in GLOBAL_BATCHES:
-        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, "strong", batch)
-        add(OURS, tuned, "tuned kernels", "strong", batch)
+        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch=batch)
+        add(OURS, tuned, "tuned kernels", mode="strong", global_batch=batch)
     return {
         "curves": curves,
         "validation": {
-            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(model, one, steps=steps, seed=seed)}
-            for name, one in found.items()
+            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in found.items()
         },
         "inputs": {
             **{name: _inputs(one) for name, one in (*found.items(), ("tuned kernels", tuned))},
@@ -226,13 +189,12 @@ def reproduce(model: Model, cluster: Cluster, *, nodes: Sequence[int], steps: in
     }
 
 
-def _inputs(found: Fit) -> dict[str, Any]:
-    return {"computing": asdict(found.computing), "links": asdict(found.cluster.links)}
+def _inputs(found: Scenario) -> dict[str, Any]:
+    return {"computing": asdict(found.computing), "links": asdict(found.links)}
 
 
-def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
-    counts = [*LOGGED_SECONDS, NODES_OF_EFFICIENCY]
-    points = [_point(model, found, nodes=count, steps=steps, seed=seed) for count in counts]
+def _validation(found: Scenario) -> dict[str, Any]:
+    points = [found.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
     rows = []
     for point in points[:-1]:
         published = LOGGED_SECONDS[point.nodes]
@@ -251,27 +213,24 @@ def _validation(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str,
             "use": "predicted",
             "within": abs(efficiency - EFFICIENCY) <= LARGEST_ERROR_OF_EFFICIENCY,
         },
-        "checks": _checks(model, found, steps=steps, seed=seed),
+        "checks": _checks(found),
     }
 
 
-def _checks(model: Model, found: Fit, *, steps: int, seed: int) -> dict[str, Any]:
+def _checks(found: Scenario) -> dict[str, Any]:
     """Compare published numbers that neither the fit nor a bound uses."""
     slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
     tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
-    there = simulate_curve(
-        *(model, OURS, tuned, found.cluster), nodes=[1, TUNED_NODES], mode="weak", steps=steps, seed=seed
-    )
-    bucket = _point(model, replace(found, computing=slower), nodes=1, steps=steps, seed=seed).wait_of_bucket
+    there = replace(found, method=OURS, computing=tuned).points([1, TUNED_NODES])
     return {
         "bytes a second of a communication core": {
             "published": (BROADCAST_BANDWIDTH,),
-            "simulated": 1 / found.cluster.links.core_byte,
+            "simulated": 1 / found.links.core_byte,
             "note": "published: the authors' broadcast, as two hops; given to `stragglers`, fitted in `exposed`",
         },
         "seconds of a bucket in the authors' profile": {
             "published": BUCKET_SECONDS,
-            "simulated": bucket,
+            "simulated": replace(found, computing=slower).point(1).wait_of_bucket,
             "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
         },
         f"efficiency of the tuned version on {TUNED_NODES} nodes": {

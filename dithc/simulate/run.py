@@ -10,8 +10,8 @@ from dithc.log import logger, problem
 from dithc.simulate import paper
 from dithc.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.simulate.measured import measured_curve, read_measured
-from dithc.simulate.scaling import Cluster, Computing, Method, Mode, curve_of, simulate_curve
-from dithc.simulate.workload import Model, describe_model
+from dithc.simulate.scaling import Computing, Method, Mode, Scenario
+from dithc.simulate.workload import describe_model
 
 log = logger(__name__)
 
@@ -21,26 +21,7 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a simulation.
-
-    Attributes:
-        machine: description with a section `network`.
-        mode: weak keeps the images per node constant, strong the images of all nodes.
-        global_batches: batches of strong scaling, one curve each.
-        step: seconds per step of one model on one node, or a JSON file of `dithc bench step` or `bench scaling`; None
-            for the paper's on its machine.
-        images_per_node: images of that step; None for the file's, or the paper's 112.
-        ranks_per_node: None for one per die.
-        wires: wire types of hierarchical collectives, one curve each.
-        bucket_mb: maximum bucket size; None for the rule of dithc.comm.
-        overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have their own cores.
-        zero1: whether the optimizer state is sharded.
-        spread: standard deviation of the log of a rank's speed; None for the paper's on its machine, else 0.
-        fixed_seconds: part of a step that does not shrink with the images.
-        steps: steps per point, with stragglers drawn from `seed`.
-        reproduces_paper: reproduce the paper's curves and ignore `mode` to `fixed_seconds`.
-    """
+    """Settings of a simulation, described by `dithc simulate --help`."""
 
     machine: Path
     models: tuple[str, ...] = (paper.MODEL,)
@@ -64,62 +45,56 @@ class Settings:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Run the simulation and return its result for JSON.
-
-    Raises:
-        UserError: a setting is invalid, or the machine or the step time is missing.
-    """
+    """Run the simulation and return its result for JSON."""
     _check(settings)
     machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)
-    cluster = Cluster(links=Links.of(machine), ranks_per_node=ranks)
-    assert machine.network is not None
-    result: dict[str, Any] = {
-        "machine": {
-            "description": str(settings.machine),
-            "model_name": machine.model_name,
-            "ranks_per_node": ranks,
-            "network": asdict(machine.network),
-        }
-    }
+    links = Links.of(machine)
+    result: dict[str, Any] = {"machine": described(settings, machine, ranks)}
     models = [describe_model(name) for name in settings.models]
     inputs: dict[str, Any] = {
-        "settings": _plain(asdict(settings)),
-        "models": {model.name: _facts(model) for model in models},
+        "settings": {
+            name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()
+        },
+        "models": {
+            model.name: {
+                "gradient_bytes": model.gradient_bytes,
+                "flops_per_image": {name: getattr(model.flops, name) for name in ("training_total", "training_linear")},
+            }
+            for model in models
+        },
     }
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
-        found = paper.reproduce(models[0], cluster, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
+        found = paper.reproduce(models[0], links, nodes=settings.nodes, steps=settings.steps, seed=settings.seed)
         return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
     curves = []
     for model in models:
-        found = _simulate(settings, machine, model, cluster)
-        curves += found["curves"]
-        inputs["models"][model.name] |= found["inputs"]
+        computing, source = computing_of(settings, machine, model.name)
+        inputs["models"][model.name] |= {"computing": asdict(computing), "source_of_computing": source}
+        scenario = {"model": model, "computing": computing, "links": links, "ranks_per_node": ranks}
+        curves += _curves(settings, scenario)
     return {**result, "curves": curves, "inputs": inputs}
 
 
-def _facts(model: Model) -> dict[str, Any]:
-    flops = {"training_total": model.flops.training_total, "training_linear": model.flops.training_linear}
-    return {"gradient_bytes": model.gradient_bytes, "flops_per_image": flops}
+def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
+    """Return the facts of a machine with a network for JSON."""
+    assert machine.network is not None
+    return {
+        "description": str(settings.machine),
+        "model_name": machine.model_name,
+        "ranks_per_node": ranks_per_node,
+        "network": asdict(machine.network),
+    }
 
 
-def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Cluster) -> dict[str, Any]:
-    computing, source = computing_of(settings, machine, model.name)
+def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
     batches = [None] if settings.mode == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
+        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
         for batch in batches:
-            points = simulate_curve(
-                *(model, method, computing, cluster),
-                nodes=settings.nodes,
-                mode=settings.mode,
-                global_batch=batch,
-                steps=settings.steps,
-                seed=settings.seed,
-            )
-            if points:
-                curves.append(curve_of(method, model, points, mode=settings.mode, global_batch=batch))
+            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch=batch)
     if not curves:
         raise problem(
             "no point can be simulated",
@@ -128,8 +103,9 @@ def _simulate(settings: Settings, machine: Machine, model: Model, cluster: Clust
             fix="set fewer nodes or more images",
         )
     if isinstance(settings.step, Path) and settings.mode == "weak":
+        model = scenario["model"]
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
-    return {"curves": curves, "inputs": {"computing": asdict(computing), "source_of_computing": source}}
+    return curves
 
 
 def _methods(settings: Settings) -> list[Method]:
@@ -153,10 +129,7 @@ def _methods(settings: Settings) -> list[Method]:
 
 
 def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
-    """Return the time of a step and its source.
-
-    Waits inside a node of a published step count as computing.
-    """
+    """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
     is_paper = paper.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper.IMAGES_PER_NODE
@@ -194,10 +167,12 @@ def _check(settings: Settings) -> None:
     def refuse(what: str, got: object, expected: str) -> None:
         raise problem(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
 
-    if any(name not in COLLECTIVES for name in settings.collectives) or not settings.collectives:
-        refuse("--collectives", settings.collectives, f"of {', '.join(COLLECTIVES)}")
-    if any(name not in WIRE_BYTES for name in settings.wires) or not settings.wires:
-        refuse("--wire", settings.wires, f"of {', '.join(WIRE_BYTES)}")
+    for option, names, known in (
+        ("--collectives", settings.collectives, COLLECTIVES),
+        ("--wire", settings.wires, tuple(WIRE_BYTES)),
+    ):
+        if not names or not set(names) <= set(known):
+            refuse(option, names, f"of {', '.join(known)}")
     if isinstance(settings.step, float | int) and len(settings.models) > 1:
         refuse(
             "--step",
@@ -217,10 +192,6 @@ def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
             expected=f"{paper.MODEL}, {paper.RANKS_PER_NODE} ranks per node of LX2",
             fix="remove --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
         )
-
-
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in content.items()}
 
 
 def table(result: Mapping[str, Any]) -> str:

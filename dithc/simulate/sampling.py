@@ -16,7 +16,7 @@ from dithc.hardware import Machine, description
 from dithc.model import DiT, flops_per_image
 from dithc.parallel import Degrees, Work, choosing
 from dithc.simulate.links import Links
-from dithc.simulate.run import Settings, computing_of
+from dithc.simulate.run import Settings, computing_of, described
 
 LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
 # Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
@@ -26,18 +26,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling task, in addition to machine, models and nodes of `Settings`.
-
-    Attributes:
-        size: side in pixels.
-        steps: network calls per image.
-        guided: whether each call has two branches.
-        bandwidth: bytes per second of a rank between nodes; None for the description's value.
-        flops: FLOP/s of a rank; None for the value of the training step.
-        half_tokens: tokens at which products reach half of `flops`; assumed.
-        decode_tflop: TFLOP to decode an image; None for Stable Diffusion's decoder.
-        shown: choices in the result.
-    """
+    """Sampling task, described by `dithc simulate --help`."""
 
     images: int = 1
     size: int = 256
@@ -51,23 +40,13 @@ class Sampling:
 
 
 def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
-    """Return the choices on each number of nodes for JSON.
-
-    Raises:
-        UserError: a setting is invalid, or the machine, its network or the step time is missing.
-    """
+    """Return the choices on each number of nodes for JSON."""
     machine = description.read(settings.machine)
     Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
     curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
-    assert machine.network is not None
     return {
-        "machine": {
-            "description": str(settings.machine),
-            "model_name": machine.model_name,
-            "ranks_per_node": ranks_a_node,
-            "network": asdict(machine.network),
-        },
+        "machine": described(settings, machine, ranks_a_node),
         "sampling": asdict(sampling),
         "curves": curves,
     }

@@ -1,7 +1,4 @@
-"""Steps on increasing numbers of nodes: method of exchange, computing time, stragglers, and the resulting curves.
-
-R is the number of ranks.
-"""
+"""Steps on increasing numbers of nodes: method of exchange, computing time, stragglers, and the resulting curves."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dithc.log import logger, problem
-from dithc.simulate.events import Plan, Step, simulate_step
+from dithc.simulate.events import Plan, simulate_step
 from dithc.simulate.links import Collective, Layout, Links, Wire, all_reduce_seconds
 from dithc.simulate.workload import FORWARD_SHARE, Model, buckets_of
 
@@ -95,132 +92,114 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Links and ranks per node of any number of nodes."""
+class Scenario:
+    """Training of a model on any number of nodes; each point is the mean of `steps`, with stragglers from `seed`."""
 
+    model: Model
+    method: Method
+    computing: Computing
     links: Links
     ranks_per_node: int
+    steps: int = 1
+    seed: int = 0
 
-
-def plan_of(
-    model: Model, method: Method, computing: Computing, cluster: Cluster, *, nodes: int, images_per_node: float
-) -> tuple[Plan, float]:
-    """Return the plan of a step, and seconds of weight gathering (zero1).
-
-    Only gathering beyond the forward pass counts.
-    """
-    layout = Layout(nodes=nodes, ranks_per_node=cluster.ranks_per_node, shares_memory=method.shares_memory)
-    buckets = buckets_of(model.gradients, bucket_bytes=method.bucket_bytes)
-    exchange = [
-        all_reduce_seconds(
-            bucket.size, collective=method.collective, layout=layout, links=cluster.links, wire=method.wire
+    def plan(self, *, nodes: int, images_per_node: float) -> tuple[Plan, float]:
+        """Return the plan of a step, and the seconds of weight gathering (zero1) beyond the forward pass."""
+        method, computing = self.method, self.computing
+        layout = Layout(nodes=nodes, ranks_per_node=self.ranks_per_node, shares_memory=method.shares_memory)
+        buckets = buckets_of(self.model.gradients, bucket_bytes=method.bucket_bytes) if layout.ranks > 1 else ()
+        link: dict[str, Any] = {"layout": layout, "links": self.links, "wire": method.wire}
+        exchange = [all_reduce_seconds(bucket.size, collective=method.collective, **link) for bucket in buckets]
+        seconds, optimizer = computing.seconds_of(images_per_node), computing.optimizer_seconds
+        forward = (seconds - optimizer) * computing.forward_share
+        backward = seconds - optimizer - forward
+        gathering = 0.0
+        if method.zero1:  # the two halves of an all-reduce move the same bytes
+            exchange = [half / 2 for half in exchange]
+            optimizer /= layout.ranks
+            gathering = max(0.0, sum(exchange) - forward)
+        plan = Plan(
+            before=optimizer + forward,
+            ready=tuple(backward * bucket.ready_share for bucket in buckets),
+            backward=backward,
+            exchange=tuple(exchange),
+            overlaps=method.overlaps,
+            slowdown=1.0 if method.communication_core else SHARED_CORE_SLOWDOWN,
         )
-        for bucket in buckets
-    ]
-    seconds, optimizer = computing.seconds_of(images_per_node), computing.optimizer_seconds
-    forward = (seconds - optimizer) * computing.forward_share
-    backward = seconds - optimizer - forward
-    gathering = 0.0
-    if method.zero1:  # the two halves of an all-reduce move the same bytes
-        exchange = [half / 2 for half in exchange]
-        optimizer /= layout.ranks
-        gathering = max(0.0, sum(exchange) - forward)
-    plan = Plan(
-        before=optimizer + forward,
-        ready=tuple(backward * bucket.ready_share for bucket in buckets),
-        backward=backward,
-        exchange=tuple(exchange) if layout.ranks > 1 else (),
-        overlaps=method.overlaps,
-        slowdown=1.0 if method.communication_core else SHARED_CORE_SLOWDOWN,
-    )
-    return (plan if plan.exchange else _alone(plan)), gathering
+        return plan, gathering
 
+    def point(self, nodes: int, images: int | None = None) -> Point:
+        """Simulate steps on a number of nodes.
 
-def _alone(plan: Plan) -> Plan:
-    return Plan(before=plan.before, ready=(), backward=plan.backward, exchange=())
-
-
-def simulate_point(
-    model: Model,
-    method: Method,
-    computing: Computing,
-    cluster: Cluster,
-    *,
-    nodes: int,
-    images: int,
-    steps: int,
-    seed: int,
-) -> Point:
-    """Simulate `steps` steps on a number of nodes, with stragglers from `seed`.
-
-    `images` is the number per step over all ranks; the fullest rank has images / ranks, rounded up.
-
-    Raises:
-        UserError: there are fewer images than ranks.
-    """
-    ranks = nodes * cluster.ranks_per_node
-    if images < ranks:
-        raise problem(
-            "images per step", got=images, expected=f"at least one per rank for {ranks} ranks", fix="use fewer nodes"
+        `images` is the number per step over all ranks, by default the measured number per node. The fullest rank has
+        images / ranks, rounded up.
+        """
+        ranks = nodes * self.ranks_per_node
+        images = self.computing.images * nodes if images is None else images
+        if images < ranks:
+            expected = f"at least one per rank for {ranks} ranks"
+            raise problem("images per step", got=images, expected=expected, fix="use fewer nodes")
+        plan, gathering = self.plan(nodes=nodes, images_per_node=math.ceil(images / ranks) * self.ranks_per_node)
+        draws = largest_draws(ranks, steps=self.steps, seed=self.seed)
+        slowest = [math.exp(self.computing.spread * draw) for draw in draws]
+        steps = [simulate_step(plan, [factor, min(1.0, factor)]) for factor in slowest]  # plus an average rank
+        return Point(
+            nodes=nodes,
+            ranks=ranks,
+            images=images,
+            seconds=fmean(step.seconds for step in steps) + gathering,
+            exposed_seconds=fmean(step.exposed_seconds for step in steps) + gathering,
+            straggling_seconds=fmean((plan.before + plan.backward) * (factor - 1) for factor in slowest),
+            exchange_seconds=sum(plan.exchange) * (2 if self.method.zero1 else 1),
+            wait_of_bucket=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
         )
-    images_per_node = math.ceil(images / ranks) * cluster.ranks_per_node
-    plan, gathering = plan_of(model, method, computing, cluster, nodes=nodes, images_per_node=images_per_node)
-    average = plan.before + plan.backward
-    played: list[Step] = []
-    straggling: list[float] = []
-    for draw in largest_draws(ranks, steps=steps, seed=seed):
-        slowest = math.exp(computing.spread * draw)
-        played.append(simulate_step(plan, [slowest, min(1.0, slowest)]))  # plus an average rank, for its waits
-        straggling.append(average * (slowest - 1))
-    waits = [wait for step in played for wait in step.waits[1]]
-    return Point(
-        nodes=nodes,
-        ranks=ranks,
-        images=images,
-        seconds=fmean(step.seconds for step in played) + gathering,
-        exposed_seconds=fmean(step.exposed_seconds for step in played) + gathering,
-        straggling_seconds=fmean(straggling),
-        exchange_seconds=sum(plan.exchange) * (2 if method.zero1 else 1),
-        wait_of_bucket=fmean(waits) if waits else 0.0,
-    )
+
+    def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None) -> list[Point]:
+        """Return a point per number of nodes. Log and omit counts with fewer images than ranks."""
+        points = []
+        for count in sorted(set(nodes)):
+            images = self.computing.images * count if mode == "weak" else global_batch or 0
+            if images < count * self.ranks_per_node:
+                log.warning("skipping %d nodes: %d images for %d ranks", count, images, count * self.ranks_per_node)
+                continue
+            points.append(self.point(count, images))
+        return points
+
+    def curves(
+        self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the simulated curve for JSON, or no curve without points."""
+        points = self.points(nodes, mode=mode, global_batch=global_batch)
+        rows = [
+            point_row(
+                self.model,
+                nodes=point.nodes,
+                ranks=point.ranks,
+                images=point.images,
+                seconds=point.seconds,
+                efficiency=efficiency,
+                exposed_seconds=point.exposed_seconds,
+            )
+            | {
+                "straggling_seconds": point.straggling_seconds,
+                "exchange_seconds": point.exchange_seconds,
+                "wait_of_bucket_seconds": point.wait_of_bucket,
+            }
+            for point, efficiency in zip(points, efficiencies(points), strict=True)
+        ]
+        head: dict[str, Any] = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
+        head |= {"global_batch": global_batch, "method": asdict(self.method)}
+        return [{**head, "points": rows}] if rows else []
 
 
 def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
     """Return per step the largest of R normal draws; for a given seed it grows with R.
 
-    The largest of R draws is below x with probability F(x)^R, so that one uniform number per step is sufficient. The
+    The largest of R draws is below x with probability F(x)^R for R ranks, so that one uniform number per step is sufficient. The
     numbers of the steps are stratified over [0, 1), so that the mean of few steps approximates the mean of many.
     """
     uniform = (np.arange(steps) + np.random.default_rng(seed).random(steps)) / steps
     return [float(value) for value in ndtri(uniform ** (1 / ranks))]
-
-
-def simulate_curve(
-    model: Model,
-    method: Method,
-    computing: Computing,
-    cluster: Cluster,
-    *,
-    nodes: Sequence[int],
-    mode: Mode,
-    global_batch: int | None = None,
-    steps: int,
-    seed: int,
-) -> list[Point]:
-    """Return a point per number of nodes.
-
-    Logs and omits counts with fewer images than ranks.
-    """
-    points = []
-    for count in sorted(set(nodes)):
-        images = computing.images * count if mode == "weak" else global_batch or 0
-        if images < count * cluster.ranks_per_node:
-            log.warning("skipping %d nodes: %d images for %d ranks", count, images, count * cluster.ranks_per_node)
-            continue
-        points.append(
-            simulate_point(model, method, computing, cluster, nodes=count, images=images, steps=steps, seed=seed)
-        )
-    return points
 
 
 def efficiencies(points: Sequence[Point]) -> list[float]:
@@ -229,25 +208,24 @@ def efficiencies(points: Sequence[Point]) -> list[float]:
     return [rate / rates[0] for rate in rates]
 
 
-def curve_of(
-    method: Method, model: Model, points: Sequence[Point], *, mode: Mode, global_batch: int | None
+def point_row(
+    model: Model,
+    *,
+    nodes: int,
+    ranks: int,
+    images: int,
+    seconds: float,
+    efficiency: float,
+    exposed_seconds: float | None,
 ) -> dict[str, Any]:
-    """Return a simulated curve for JSON; `linear_flops_per_second` omits attention."""
-    rows = [
-        {
-            "nodes": point.nodes,
-            "ranks": point.ranks,
-            "seconds": point.seconds,
-            "efficiency": efficiency,
-            "exposed_seconds": point.exposed_seconds,
-            "flops_per_second": model.flops.training_total * point.images / point.seconds,
-            "linear_flops_per_second": model.flops.training_linear * point.images / point.seconds,
-            "images_per_step": point.images,
-            "straggling_seconds": point.straggling_seconds,
-            "exchange_seconds": point.exchange_seconds,
-            "wait_of_bucket_seconds": point.wait_of_bucket,
-        }
-        for point, efficiency in zip(points, efficiencies(points), strict=True)
-    ]
-    head = {"label": method.label, "kind": "simulated", "model": model.name, "mode": mode, "global_batch": global_batch}
-    return {**head, "method": asdict(method), "points": rows}
+    """Return a point of a curve for JSON; `linear_flops_per_second` omits attention."""
+    return {
+        "nodes": nodes,
+        "ranks": ranks,
+        "seconds": seconds,
+        "efficiency": efficiency,
+        "exposed_seconds": exposed_seconds,
+        "flops_per_second": model.flops.training_total * images / seconds,
+        "linear_flops_per_second": model.flops.training_linear * images / seconds,
+        "images_per_step": images,
+    }

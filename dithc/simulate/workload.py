@@ -5,11 +5,8 @@ T is the number of tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from dithc import hcops
 from dithc.comm import gradients as exchanged
@@ -51,44 +48,39 @@ class Bucket:
     ready_share: float
 
 
-def describe_model(name: str, **overrides: Any) -> Model:
-    """Describe the gradients of a preset.
-
-    Shapes come from a model without storage, the gradient order from a recorded narrow twin.
+def describe_model(name: str) -> Model:
+    """Describe the gradients of a preset from a model without storage, in the recorded order of a narrow twin.
 
     The share of a gradient includes its own product and the input gradient's. Attention counts for qkv, whose gradient
     it precedes.
-
-    Raises:
-        UserError: unknown preset or field.
     """
     with torch.device("meta"):
-        model = DiT.from_preset(name, **overrides)
+        model = DiT.from_preset(name)
     config, flops = model.config, flops_per_image(model.config)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
     attention = (flops.forward_total - flops.forward_linear) / config.depth
-    work: dict[str, float] = {}
-    for parameter, shape in shapes.items():
-        rows = 1 if "adaLN" in parameter or "t_embedder" in parameter else config.num_tokens
-        products = 1 if parameter.startswith("x_embedder") else 2  # the input requires no gradient
-        is_matrix = len(shape) > 1 and "embedding_table" not in parameter
-        work[parameter] = 2.0 * products * rows * torch.Size(shape).numel() if is_matrix else 0.0
-        if parameter.endswith("attn.qkv.weight"):
-            work[parameter] += 2 * attention
+    elements, work = dict[str, int](), dict[str, float]()
+    for key, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        rows = 1 if "adaLN" in key or "t_embedder" in key else config.num_tokens
+        products = 1 if key.startswith("x_embedder") else 2  # the input requires no gradient
+        is_matrix = parameter.ndim > 1 and "embedding_table" not in key
+        elements[key] = parameter.numel()
+        work[key] = 2.0 * products * rows * parameter.numel() if is_matrix else 0.0
+        if key.endswith("attn.qkv.weight"):
+            work[key] += 2 * attention
     whole = sum(work.values())
-    order = _recorded_order(name, overrides)
-    gradients = tuple(Gradient(key, torch.Size(shapes[key]).numel(), work[key] / whole) for key in order)
+    gradients = tuple(Gradient(key, elements[key], work[key] / whole) for key in _recorded_order(name))
     return Model(name, gradients, flops)
 
 
-def _recorded_order(name: str, overrides: dict[str, Any]) -> list[str]:
+def _recorded_order(name: str) -> list[str]:
     """Return parameter names in the order in which PyTorch's backward pass completes them; other backends swap some."""
-    small = {"hidden_size": 8, "num_heads": 1, "input_size": 4, "patch_size": 2, "num_classes": 1}
-    twin = DiT.from_preset(name, **{**overrides, **small})
+    twin = DiT.from_preset(name, hidden_size=8, num_heads=1, input_size=4, patch_size=2, num_classes=1)
     seen: list[str] = []
     for key, parameter in twin.named_parameters():
         if parameter.requires_grad:
-            note = partial(_append, seen, key)
+            note = lambda _, key=key: seen.append(key)  # noqa: E731
             parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
     images = torch.zeros(1, twin.config.in_channels, *twin.config.size)
     with hcops.use("reference"):
@@ -96,14 +88,8 @@ def _recorded_order(name: str, overrides: dict[str, Any]) -> list[str]:
     return seen
 
 
-def _append(seen: list[str], key: str, _: Tensor) -> None:
-    seen.append(key)
-
-
 def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
-    """Return the buckets of the dithc.comm reducer and when each is ready.
-
-    `gradients` are in buffer order.
+    """Return the buckets of the dithc.comm reducer for gradients in buffer order, and when each is ready.
 
     `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """

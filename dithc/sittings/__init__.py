@@ -7,6 +7,6 @@ Units measured with different arguments or in a different environment are discar
 interruption propagates.
 """
 
-from dithc.sittings.sitting import Sitting, Stopped, difference, now, sitting
+from dithc.sittings.sitting import Sitting, Stopped, difference, now, sigterm_exits, sitting
 
-__all__ = ["Sitting", "Stopped", "difference", "now", "sitting"]
+__all__ = ["Sitting", "Stopped", "difference", "now", "sigterm_exits", "sitting"]

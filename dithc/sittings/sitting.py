@@ -47,11 +47,10 @@ def _leaves(value: object, path: str = "") -> dict[str, object]:
 class Sitting:
     """One execution of a benchmark, which reuses the units of interrupted executions with the same settings.
 
-    Args:
-        path: file of the stored units; None stores none.
-        settings: every fact that determines the measured values. A difference discards the stored units.
+    `settings` are all facts that determine the measured values. A difference discards the stored units.
 
     Attributes:
+        path: file of the stored units; None stores none.
         stopped_by: "Ctrl-C" or the signal name; an empty string before an interruption.
         number: count of executions so far, from 1.
     """
@@ -65,12 +64,9 @@ class Sitting:
             self._take_up(path)
 
     def unit(self, name: str, make: Callable[[], Value], *, keep: Callable[[Value], bool] = lambda _: True) -> Value:
-        """Return the value of `make`, or its stored value. Units with the same name are reused in their order.
+        """Return the JSON value of `make`, or its stored value, and store values that `keep` accepts.
 
-        Args:
-            name: unique description of the measurement.
-            make: function that measures and returns JSON values.
-            keep: predicate for values to store.
+        `name` describes the measurement. Units with the same name are reused in their order.
 
         Raises:
             Stopped: the unit is not stored, and the benchmark is stopping.
@@ -136,19 +132,23 @@ def now() -> Sitting:
 
 @contextmanager
 def sitting(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[Sitting]:
-    """Make an execution current during a block, in which SIGTERM ends the running unit as Ctrl-C does.
-
-    Args:
-        path: file of the stored units; None stores none.
-        settings: every fact that determines the measured values: arguments and environment.
-    """
+    """Make an execution (see `Sitting`) current during a block, in which SIGTERM ends the running unit as Ctrl-C does."""
     _now.append(Sitting(path, settings=settings))
+    try:
+        with sigterm_exits():
+            yield _now[-1]
+    finally:
+        _now.pop()
+
+
+@contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """Raise SystemExit with status 143 at SIGTERM during a block of the main thread."""
     is_main = threading.current_thread() is threading.main_thread()  # other threads must not set handlers
     previous = signal.signal(signal.SIGTERM, _leave) if is_main else None
     try:
-        yield _now[-1]
+        yield
     finally:
-        _now.pop()
         if is_main:
             signal.signal(signal.SIGTERM, previous)
 

@@ -108,9 +108,7 @@ def _answered(
     headers: Any = None,
     parameters: dict[str, Any] | None = None,
 ) -> str:
-    """Return the text of an answer; replaces `StacApiIO.request`.
-
-    Headers that the catalog requests are not sent.
+    """Return the text of an answer without sending headers that the catalog requests; replaces `StacApiIO.request`.
 
     Raises:
         ValueError: The answer is an error or larger than `ANSWER_BYTES`.
@@ -127,21 +125,17 @@ def _answered(
                 return body(response, most=ANSWER_BYTES).decode("utf-8")
         except HTTPError as error:
             with error:
-                said = credentials.scrubbed(_error_text(error))
+                try:
+                    said = body(error, most=ERROR_BYTES).decode(errors="replace")
+                except (OSError, HTTPException, ValueError) as failure:
+                    said = str(failure)
             if error.code not in AGAIN or attempt == ATTEMPTS - 1:
-                raise ValueError(f"status {error.code}: {said}") from None
+                raise ValueError(f"status {error.code}: {credentials.scrubbed(said)}") from None
         except (OSError, HTTPException):
             if attempt == ATTEMPTS - 1:
                 raise
         time.sleep(2.0**attempt)
     raise AssertionError("unreachable")
-
-
-def _error_text(error: HTTPError) -> str:
-    try:
-        return body(error, most=ERROR_BYTES).decode(errors="replace")
-    except (OSError, HTTPException, ValueError) as failure:
-        return str(failure)
 
 
 def _area(path: Path) -> dict[str, Any]:

@@ -46,14 +46,9 @@ class _Again(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """File to download.
+    """File to download, with its bytes and multihash if the catalog states them.
 
-    Attributes:
-        address: Returns the address for each attempt, because signed addresses expire.
-        shown: Address for messages.
-        target: Path of the complete file.
-        size: Bytes, if the catalog states them.
-        checksum: Multihash, if the catalog states it.
+    `address` returns the address for each attempt, because signed addresses expire. Messages contain `shown`.
     """
 
     address: Callable[[], str]
@@ -90,12 +85,7 @@ class Wanted:
 
 
 def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
-    """Download a file and return its size and SHA-256.
-
-    Args:
-        wanted: File to download.
-        credentials: Token and its hosts.
-        told: Callback that receives the length of each block.
+    """Download a file and return its size and SHA-256. `told` receives the length of each block.
 
     Raises:
         UserError: The server rejects the request, fails repeatedly, or sends another file than the catalog describes.
@@ -144,9 +134,8 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
                 fix="free space, or set `source.path` to a larger disk; the received part is kept",
             )
         if start == 0:
-            wanted.part.unlink(
-                missing_ok=True
-            )  # before its ETag changes, so that parts of two versions are never joined
+            # Before its ETag changes, so that parts of two versions are never joined.
+            wanted.part.unlink(missing_ok=True)
         now = response.headers.get("ETag", "")
         wanted.etag.write_text(now if now.startswith('"') else "")  # a weak ETag (W/) does not identify bytes
         with wanted.part.open("r+b" if start else "wb") as file:

@@ -9,7 +9,6 @@ from http.client import HTTPException
 from pathlib import Path
 from re import fullmatch
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import quote, urlsplit
 
 from dithc.clutter import is_clutter
@@ -41,16 +40,13 @@ log = logger("dithc.fetch")
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """Scenes to write into the folder.
+    """Scenes to write into the folder, sorted by id, their items by path, and the address of each file by path.
 
-    Attributes:
-        items: Scenes, sorted by id.
-        documents: Items by path.
-        addresses: Complete addresses by path of the file. They may be signed and are never stored.
+    Addresses may be signed and are never stored.
     """
 
     items: list[PinnedItem]
-    documents: dict[str, dict[str, Any]]
+    documents: dict[str, str]
     addresses: dict[str, str]
 
 
@@ -85,8 +81,8 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
         if search is not None:
             found = _pinned(search_catalogue(search, credentials=credentials), source)
         assert found is not None
-        for path, document in found.documents.items():
-            atomic_write(folder / path, _text(document))
+        for path, text in found.documents.items():
+            atomic_write(folder / path, text)
         lock = Lock(search=asked, items=found.items)
         lock.write(folder)
     elif lock.search != asked:
@@ -103,7 +99,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
 
 def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
     """Return the number of items, and a digest that ignores queries of addresses."""
-    rows = [[found.documents[item.path], item.model_dump()["assets"]] for item in found.items]
+    rows = [[json.loads(found.documents[item.path]), item.model_dump()["assets"]] for item in found.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
 
@@ -150,15 +146,11 @@ def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
             href = without_query(address)
             pinned[asset.key] = Pinned(path=path, href=href, size=asset.size, checksum=asset.checksum)
             found.addresses[path] = address
-        path, document = f"{item.id}/{item.id}.json", _local(item, pinned)
-        digest = sha256(_text(document).encode()).hexdigest()
-        found.documents[path] = document
+        path, text = f"{item.id}/{item.id}.json", json.dumps(_local(item, pinned), indent=1) + "\n"
+        digest = sha256(text.encode()).hexdigest()
+        found.documents[path] = text
         found.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
     return found
-
-
-def _text(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
 
 
 def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
@@ -290,7 +282,7 @@ def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str
                 raise ValueError("the address of another file")
         except UserError:
             raise
-        except (URLError, HTTPException, OSError, ValueError, KeyError, TypeError) as error:
+        except (HTTPException, OSError, ValueError, KeyError, TypeError) as error:
             raise problem(
                 f"the signer {without_query(sign)} does not sign {href}",
                 got=credentials.scrubbed(error),

@@ -47,11 +47,7 @@ class Credentials:
 
     @classmethod
     def read(cls, catalog: str | None) -> "Credentials":
-        """Read the environment; the host of `catalog` receives the token too.
-
-        Raises:
-            UserError: The token cannot be part of a header.
-        """
+        """Read the environment; the host of `catalog` receives the token too."""
         token = os.environ.get(TOKEN, "").strip() or None
         if token is not None and not PRINTABLE.fullmatch(token):
             raise problem(
@@ -106,11 +102,7 @@ def joined(base: str, href: str) -> str:
 
 
 def check_address(href: str, *, said_by: str) -> None:
-    """Reject addresses other than HTTP(S), and addresses with a user or password.
-
-    Raises:
-        UserError: The address is rejected; `said_by` names its origin.
-    """
+    """Reject addresses other than HTTP(S), and with a user or password. `said_by` names their origin in the error."""
     try:
         parts = urlsplit(href)
         fits = (
@@ -129,11 +121,7 @@ def check_address(href: str, *, said_by: str) -> None:
 
 
 def check_redirect(before: str, after: str) -> None:
-    """Reject a redirect to an unsupported address, and a redirect from https to http.
-
-    Raises:
-        UserError: The redirect is rejected.
-    """
+    """Reject a redirect to an unsupported address, and a redirect from https to http."""
     said_by = f"a redirect of {without_query(before)}"
     check_address(after, said_by=said_by)
     if urlsplit(before).scheme == "https" and urlsplit(after).scheme == "http":

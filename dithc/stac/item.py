@@ -58,9 +58,7 @@ class Asset:
     """File of a band or mask, as described by an item. Unknown values are None.
 
     Attributes:
-        key: Name among the item's assets.
         band: B01 to B12, SCL or MSK_CLDPRB.
-        href: Address as written in the item.
         gsd_m: Meters per pixel.
         size: Bytes.
         checksum: Hexadecimal multihash.
@@ -83,11 +81,7 @@ class Asset:
         return is_remote(self.href)
 
     def difference(self, path: Path) -> tuple[str, str] | None:
-        """Return the actual and the expected size or digest of a file if they differ.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Return the actual and the expected size or digest of a file if they differ."""
         if self.size is not None and (size := path.stat().st_size) != self.size:
             return f"{size} bytes", f"{self.size} (file:size)"
         return difference(path, self.checksum) if self.checksum is not None else None
@@ -98,12 +92,10 @@ class Item:
     """Scene as described by an item. Unknown values are None.
 
     Attributes:
-        level: Processing level.
         baseline: Processing baseline, such as 04.00.
         offset_applied: Whether the catalog has added the offset to the numbers.
         cloud_cover: Percent.
         assets: One file for each band and pixel size.
-        document: Complete item.
     """
 
     id: str
@@ -126,12 +118,7 @@ def read_item(path: Path) -> Item:
 
 
 def read_document(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: The file is invalid JSON or larger than `ITEM_BYTES`.
-        OSError: The file cannot be read.
-    """
+    """Read a JSON file, or raise UserError if it is invalid or larger than `ITEM_BYTES`."""
     with plain(path).open("rb") as file:
         content = file.read(ITEM_BYTES + 1)
     try:
@@ -143,11 +130,7 @@ def read_document(path: Path) -> Any:
 
 
 def item_of(document: Any, *, origin: str) -> Item:
-    """Convert a JSON value to an item. Messages name `origin`.
-
-    Raises:
-        UserError: The value is not an item of a Sentinel-2 scene, or contradicts itself.
-    """
+    """Convert a JSON value to an item, or raise UserError. Messages name `origin`."""
     if not isinstance(document, dict) or document.get("type") != "Feature" or "stac_version" not in document:
         kind = document.get("type") if isinstance(document, dict) else type(document).__name__
         raise _no_item(origin, got=f"type {kind!r}")

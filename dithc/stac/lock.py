@@ -21,14 +21,9 @@ FilePath = Annotated[str, Field(pattern=r"^[^/]+/[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class Pinned(BaseModel):
-    """File of a scene.
+    """File of a scene, with its address without query, and the multihash of the catalog, if any.
 
-    Attributes:
-        path: Path relative to the folder.
-        href: Address without its query.
-        size: Bytes; None until the catalog or the server states it.
-        checksum: Multihash of the catalog, if any.
-        sha256: None until the file is downloaded.
+    `size` is None until the catalog or the server states it, and `sha256` until the file is downloaded.
     """
 
     model_config = STRICT

@@ -25,11 +25,7 @@ MULTIHASH = re.compile(f"({'|'.join(ALGORITHMS)})([0-9a-f]*)")
 
 
 def parse_multihash(text: str) -> tuple[str, str]:
-    """Return the algorithm as named by `hashlib`, and the digest.
-
-    Raises:
-        ValueError: The text is not a multihash, or its algorithm is unknown.
-    """
+    """Return the algorithm as named by `hashlib`, and the digest, or raise ValueError."""
     found = MULTIHASH.fullmatch(text.lower())
     if found is None or len(found[2]) != 2 * hashlib.new(ALGORITHMS[found[1]]).digest_size:
         raise ValueError("unknown algorithm or wrong length")
@@ -37,11 +33,7 @@ def parse_multihash(text: str) -> tuple[str, str]:
 
 
 def difference(path: Path, checksum: str) -> tuple[str, str] | None:
-    """Return actual and expected digest if they differ or the checksum is invalid.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return actual and expected digest if they differ or the checksum is invalid."""
     try:
         algorithm, expected = parse_multihash(checksum)
     except ValueError as error:

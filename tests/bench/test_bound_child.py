@@ -48,9 +48,3 @@ def test_an_error_ends_the_child_and_the_handler_is_the_one_before():
         raise ValueError("spoiled")
     assert child.returncode == -signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_child_that_ends_by_itself_has_its_own_status():
-    with child_of([sys.executable, "-c", "raise SystemExit(3)"]) as child:
-        pass
-    assert child.returncode == 3

@@ -26,19 +26,15 @@ def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_p
     assert packages.joules(before, packages.read()) == pytest.approx(2.0 + 6.0)
 
 
-def test_images_a_joule_are_of_the_steps_that_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_per_joule_of_counters_that_advance_stand_still_or_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(energy, "LEAST_SECONDS", 0.0)
     counter = tree(tmp_path)
-    told = energy.images_per_joule(lambda: counter.write_text("5500000"), 4, packages=energy.Packages(tmp_path))
+    packages = energy.Packages(tmp_path)
+    told = energy.images_per_joule(lambda: counter.write_text("5500000"), 4, packages=packages)
     assert told["images_per_joule"] == pytest.approx(8.0)
-
-
-def test_no_counter_and_one_that_stands_still_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.0)
-    none = energy.Packages(tmp_path / "none")
+    assert energy.images_per_joule(lambda: None, 4, packages=packages)["status"] == "skipped"
+    tree(tmp_path / "other", name="core")
+    none = energy.Packages(tmp_path / "other")
     assert energy.images_per_joule(lambda: None, 4, packages=none) == {"status": "skipped", "reason": energy.NOTHING}
-    tree(tmp_path, name="core")
-    assert energy.Packages(tmp_path).reason == energy.NOTHING
-    tree(tmp_path / "still")
-    told = energy.images_per_joule(lambda: None, 4, packages=energy.Packages(tmp_path / "still"))
-    assert told["status"] == "skipped"

@@ -192,8 +192,7 @@ PASSED = {
 
 
 @pytest.mark.parametrize("passed", PASSED.values(), ids=PASSED)
-@pytest.mark.parametrize("image", [None, 1])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "image"), [*((stage, None) for stage in STAGES), ("scenes", 1)])
 def test_opened_arrays_are_copied_without_pixels_and_read_from_any_folder(
     request, stage, image, passed, tmp_path, monkeypatch
 ):

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import pytest
 import rasterio
 
 from dithc.cli import main
+from dithc.data import products
 from dithc.log import UserError
 from dithc.products import Generated, write
 from dithc.runs import Manifest, outputs
@@ -175,48 +175,39 @@ def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(result
         assert np.abs(levels - wanted).max() <= 0.5 + 1e-3  # of a level; float32 carries 255 to 2^-16
 
 
-def test_bytes_without_a_number_to_spare_have_a_mask(tmp_path):
-    from dithc.data import products
-
-    bands = products.Bands(
-        names=("B",), units="byte", dtype="uint8", scale=(1.0,), offset=(0.0,), wavelengths_nm=(None,), shown=()
+def bands_of(dtype: str, *names: str) -> products.Bands:
+    count = len(names)
+    return products.Bands(
+        names=names,
+        units="dn",
+        dtype=dtype,
+        scale=(1.0,) * count,
+        offset=(0.0,) * count,
+        wavelengths_nm=(None,) * count,
+        shown=(),
     )
+
+
+def test_bytes_without_a_number_to_spare_have_a_mask(tmp_path):
     pixels, valid = np.arange(256, dtype=np.uint8).reshape(1, 16, 16), np.arange(256).reshape(16, 16) % 3 > 0
-    path = products.write_geotiff(tmp_path, products.Image(name="a", pixels=pixels, tags={}, valid=valid), bands=bands)
-    with rasterio.open(path) as source:
+    image = products.Image(name="a", pixels=pixels, tags={}, valid=valid)
+    with rasterio.open(products.write_geotiff(tmp_path, image, bands=bands_of("uint8", "B"))) as source:
         np.testing.assert_array_equal(source.read(), pixels)
         np.testing.assert_array_equal(source.dataset_mask() > 0, valid)
     assert [file.name for file in tmp_path.iterdir()] == ["a.tif"]  # the mask is inside
 
 
-def test_only_images_larger_than_a_block_have_overviews(tmp_path):
-    from dithc.data import products
-
-    bands = products.Bands(
-        names=("B",), units="dn", dtype="uint16", scale=(1.0,), offset=(0.0,), wavelengths_nm=(None,), shown=()
-    )
-    for side, wanted in ((512, []), (520, [2])):
-        pixels = np.random.default_rng(0).integers(0, 1024, (1, side, side)).astype(np.uint16)
-        path = products.write_geotiff(tmp_path, products.Image(name=f"a{side}", pixels=pixels, tags={}), bands=bands)
-        with rasterio.open(path) as source:
-            assert source.overviews(1) == wanted
-            assert source.block_shapes == [(512, 512)]
+@pytest.mark.parametrize(("side", "overviews"), [(512, []), (520, [2])])
+def test_only_images_larger_than_a_block_have_overviews(tmp_path, side, overviews):
+    pixels = np.random.default_rng(0).integers(0, 1024, (1, side, side)).astype(np.uint16)
+    image = products.Image(name="a", pixels=pixels, tags={})
+    with rasterio.open(products.write_geotiff(tmp_path, image, bands=bands_of("uint16", "B"))) as source:
+        assert (source.overviews(1), source.block_shapes) == (overviews, [(512, 512)])
 
 
 def test_number_for_no_data_is_never_a_value():
-    from dithc.data import products
-
-    bands = products.Bands(
-        names=("a", "b"),
-        units="dn",
-        dtype="uint16",
-        scale=(1.0,) * 2,
-        offset=(0.0,) * 2,
-        wavelengths_nm=(None,) * 2,
-        shown=(),
-    )
     values = np.array([[0.49, 65534.4, 65534.6, -0.6], [1.0, 2.0, 3.0, 1e30]]).reshape(1, 2, 1, 4)
-    stored, clipped = bands.stored(values)
+    stored, clipped = bands_of("uint16", "a", "b").stored(values)
     assert stored.ravel().tolist() == [0, 65534, 65534, 0, 1, 2, 3, 65534]
     assert clipped.tolist() == [2, 1]
 
@@ -303,16 +294,6 @@ def test_options_of_weights_and_images_are_not_mixed(words, said, tmp_path, caps
     assert said in capsys.readouterr().err
 
 
-def test_clipped_values_are_said(samples, tmp_path, capsys):
-    assert main(["export", "--samples", str(samples), "--select", "3:4", "--out", str(tmp_path / "out")]) == 0
-    told = capsys.readouterr()
-    assert "are beyond int16 and were clipped: B03" in told.err
-    clipped = Manifest.read(tmp_path / "out/manifest.json").numbers["clipped"]
-    share = Fraction(sum(clipped.values()), 3 * SIZE * SIZE)
-    assert 0 < share < 1
-    assert f"{sum(clipped.values())} of {3 * SIZE * SIZE} values clipped" in told.out
-
-
 def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.products.zarr_store.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
@@ -344,13 +325,3 @@ def test_zarr_opened_by_xarray_has_the_values_of_the_files(samples, tiles, tmp_p
     if stage == "tiles":
         assert store.crs.values.tolist() == ["EPSG:32650"] * 8
         assert store.transform.values[5].tolist() == [GSD, 0.0, LEFT + 1000 + GSD * SIZE, 0.0, -GSD, TOP]
-
-
-def test_rioxarray_opens_an_exported_tile(tiles, tmp_path):
-    rioxarray = pytest.importorskip("rioxarray", reason="rioxarray is not installed: pip install rioxarray")
-    write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out", select="1:2")
-    opened = rioxarray.open_rasterio(tmp_path / "out/tile-000001.tif", mask_and_scale=True)
-    dn = digital_numbers(0)[:, :SIZE, SIZE : 2 * SIZE]
-    np.testing.assert_allclose(opened.values, (dn.astype(float) + OFFSET) * 1e-4, rtol=0, atol=1e-6)
-    assert opened.rio.crs.to_epsg() == 32650
-    assert opened.long_name == tuple(BANDS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dithc.simulate.events import Clock, Plan, simulate_step
+from dithc.simulate.events import Plan, simulate_step
 
 # 4 buckets, one at each quarter of a backward pass of 8 s, after 5 s of forward pass and optimizer.
 PLAN = Plan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
@@ -66,14 +66,6 @@ def test_a_shared_core_slows_computing_down_while_a_sum_is_under_way():
 
 
 @settings(max_examples=60)
-@given(plan=plans, factors=speeds)
-def test_the_slowest_rank_alone_takes_as_long_as_all_ranks(plan, factors):
-    everyone, slowest = simulate_step(plan, factors), simulate_step(plan, [max(factors)])
-    assert everyone.seconds == pytest.approx(slowest.seconds)
-    assert everyone.exposed_seconds == pytest.approx(slowest.exposed_seconds, abs=1e-9)
-
-
-@settings(max_examples=60)
 @given(plan=plans, factors=speeds, number=st.integers(0, 5), more=st.floats(0, 5))
 def test_a_longer_exchange_never_makes_a_shorter_step(plan, factors, number, more):
     longer = list(plan.exchange)
@@ -88,12 +80,3 @@ def test_a_step_lies_between_computing_alone_and_everything_in_a_row(plan, facto
     computing = (plan.before + plan.backward) * max(factors)
     step = simulate_step(plan, factors)
     assert computing - 1e-9 <= step.seconds <= computing + plan.slowdown * sum(plan.exchange) + 1e-9
-
-
-def test_events_of_one_time_happen_in_the_order_of_asking():
-    clock, seen = Clock(), []
-    for name in "abc":
-        clock.at(1.0, lambda name=name: seen.append(name))
-    clock.at(0.5, lambda: clock.at(1.0, lambda: seen.append("d")))
-    clock.run()
-    assert seen == ["a", "b", "c", "d"]

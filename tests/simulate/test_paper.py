@@ -10,14 +10,7 @@ import pytest
 from dithc.hardware import description
 from dithc.simulate import paper
 from dithc.simulate.links import Links
-from dithc.simulate.scaling import (
-    Cluster,
-    Computing,
-    efficiencies,
-    largest_draws,
-    simulate_curve,
-    simulate_point,
-)
+from dithc.simulate.scaling import Computing, Scenario, efficiencies, largest_draws
 from dithc.simulate.workload import describe_model
 
 LX2 = Path(__file__).parents[2] / "profiles/machines/lx2.yaml"
@@ -31,7 +24,7 @@ def xl():
 
 @pytest.fixture(scope="module")
 def lx2():
-    return Cluster(links=Links.of(description.read(LX2)), ranks_per_node=4)
+    return Links.of(description.read(LX2))
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +83,8 @@ def test_flops_of_the_published_tuned_step_are_those_of_the_text(found):
 
 
 def test_default_spread_loses_what_the_tuned_version_loses(xl, lx2):
-    computing = Computing(seconds=13.18, images=112, spread=paper.SPREAD)
-    points = simulate_curve(xl, paper.OURS, computing, lx2, nodes=[1, 32], mode="weak", steps=32, seed=0)
-    assert efficiencies(points)[-1] == pytest.approx(13.18 / 13.5, abs=0.003)
+    scenario = scenario_of(xl, lx2, Computing(seconds=13.18, images=112, spread=paper.SPREAD), steps=32)
+    assert efficiencies(scenario.points([1, 32]))[-1] == pytest.approx(13.18 / 13.5, abs=0.003)
 
 
 @pytest.mark.parametrize(("ranks", "mean"), [(1, 0.0), (4, 1.02938), (1024, 3.24)])
@@ -106,27 +98,28 @@ def test_more_ranks_never_straggle_less_and_a_seed_gives_the_same_again():
     assert largest_draws(7, steps=16, seed=3) == draws[2] != largest_draws(7, steps=16, seed=4)
 
 
+def scenario_of(model, links, computing, method=paper.OURS, *, ranks_per_node=4, steps=1) -> Scenario:
+    given = {"model": model, "method": method, "computing": computing, "links": links}
+    return Scenario(**given, ranks_per_node=ranks_per_node, steps=steps)
+
+
 def test_a_step_without_network_and_stragglers_is_its_computing(xl):
-    free = Cluster(links=Links(), ranks_per_node=4)
     computing = Computing(seconds=10.0, images=112, optimizer_seconds=0.5)
     for method in (paper.AUTHORS, paper.OURS):
-        points = simulate_curve(xl, method, computing, free, nodes=NODES, mode="weak", steps=2, seed=0)
-        assert [point.seconds for point in points] == pytest.approx([10.0] * len(NODES))
-    (point,) = simulate_curve(
-        xl, paper.OURS, computing, free, nodes=[8], mode="strong", global_batch=448, steps=1, seed=0
-    )
+        free = scenario_of(xl, Links(), computing, method)
+        assert [point.seconds for point in free.points(NODES)] == pytest.approx([10.0] * len(NODES))
+    (point,) = free.points([8], mode="strong", global_batch=448)
     assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images per node; the optimizer time is constant
     slower = Computing(seconds=10.0, images=112, spread=0.1)
-    lone = Cluster(links=Links(), ranks_per_node=1)
-    one = simulate_point(xl, paper.OURS, slower, lone, nodes=1, images=112, steps=1000, seed=0)
+    one = scenario_of(xl, Links(), slower, ranks_per_node=1, steps=1000).point(1)
     assert one.seconds == pytest.approx(10 * math.exp(0.1**2 / 2), rel=1e-3)  # mean of the lognormal distribution
 
 
 def test_switches_that_help_help_and_those_that_hurt_hurt(xl, lx2):
+    computing = Computing(seconds=13.18, images=112, optimizer_seconds=0.19)
+
     def seconds(**changes):
-        method = paper.Method(label="", **changes)
-        computing = Computing(seconds=13.18, images=112, optimizer_seconds=0.19)
-        return simulate_point(xl, method, computing, lx2, nodes=256, images=112 * 256, steps=1, seed=0).seconds
+        return scenario_of(xl, lx2, computing, paper.Method(label="", **changes)).point(256).seconds
 
     base = seconds()
     assert seconds(wire="bf16") < base

@@ -23,6 +23,7 @@ from dithc.bench.trainings import run as module
 from dithc.bench.trainings.run import Run, settled
 from dithc.cli import main
 from dithc.hardware import discover
+from dithc.log import progress
 from dithc.sittings import Sitting, Stopped, difference, now, sitting
 
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
@@ -196,40 +197,28 @@ def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
     assert [len(own) for own in settled({"a": [ok, ok], "b": [ok]}).values()] == [2, 1]
 
 
-def test_stopped_trainings_write_what_they_have_and_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    contenders = [trainings.Contender(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
     made: list[str] = []
 
     def run(contender: trainings.Contender, *_: Any, **__: Any) -> Run:
         if len(made) == 3:
             raise SystemExit(143)
         made.append(contender.name)
-        return Run(seconds=[float(len(made))], losses=[1.0], sent_each=[])
+        return Run(seconds=[float(len(made))])
+
+    def measured() -> dict[str, list[float]]:
+        with sitting(tmp_path / "kept.jsonl", settings={}), progress(total=4, label="a", quiet=True) as bar:
+            runs = trainings.interleaved(contenders, 2, lambda one: trainings.run_once(one, ["--steps", "1"]), bar=bar)
+        return {name: [run.seconds[0] for run in own] for name, own in runs.items()}
 
     monkeypatch.setattr(module, "_made", run)
-    monkeypatch.setattr("dithc.bench.trainings.strategies._counter", lambda _: (None, ""))
-    out = tmp_path / "strategies.json"
-    words = ["bench", "strategies", "--models", "S/2", "--batches", "8,16", "--strategies", "cftp,dp", "--rounds", "2"]
-    words += ["--memory-limit", "1", "--json", str(out)]
-    assert main(words) == 75
-    assert "rerun the same command to resume" in capsys.readouterr().out
-    assert not out.exists()
-    part = json.loads((tmp_path / "strategies.stopped.json").read_text())
-    first, second = part["cells"]
-    assert [len(first["strategies"][name]["steps_seconds"]) for name in ("cftp", "dp")] == [1, 1]
-    assert {row["status"] for row in second["strategies"].values()} == {"stopped"}
-    assert part["stopped_by"] == "SIGTERM"
-
-    before, made[:] = list(made), []
-    monkeypatch.setattr(module, "_made", lambda contender, *_, **__: made.append(contender.name) or Run(seconds=[9.0]))
-    assert main(words) == 0
-    assert before == ["cftp", "dp", "dp"]
-    assert made == ["cftp", "cftp", "dp", "dp", "cftp"], "the remaining runs of 8"
-    whole = json.loads(out.read_text())
-    assert whole["sittings"] == 2
-    assert whole["cells"][0]["strategies"]["dp"]["steps_seconds"] == [[2.0], [3.0]]
-    assert [path.name for path in tmp_path.glob("[!.]*")] == ["strategies.json"]
+    assert measured() == {"cftp": [1.0], "dp": [2.0]}
+    assert made == ["cftp", "dp", "dp"]
+    made.clear()
+    assert measured() == {"cftp": [1.0, 1.0], "dp": [2.0, 3.0]}, "only the remaining run was executed"
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same environment", "other threads"])
@@ -239,14 +228,15 @@ def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monk
     def measure(case: Any, *rest: Any) -> Any:
         calls.append(case.name)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if is_same else SystemExit(143)
         return real(case, *rest)
 
     words = ["bench", "ops", "--ops", "gelu,silu", "--dtype", "fp32", "--backend", "reference", "--bytes", "65536"]
     words += ["--repeats", "2", "--threads", "1", "--json", str(out)]
     monkeypatch.setattr(ops, "_measure", measure)
     monkeypatch.setenv("OMP_DYNAMIC", "false")
-    assert main(words) == 130
+    assert main(words) == (130 if is_same else 75)
+    assert not out.exists()
     (case,) = json.loads((tmp_path / "ops.stopped.json").read_text())["cases"]
     monkeypatch.setenv("OMP_DYNAMIC", "false" if is_same else "true")
     assert main(words) == 0

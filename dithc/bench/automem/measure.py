@@ -11,7 +11,7 @@ from typing import Any
 from dithc.bench.automem.runs import Trainings
 from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
+from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
 from dithc.log import logger, problem
 from dithc.model import PRESETS
 from dithc.sittings import Stopped, now
@@ -28,11 +28,7 @@ COUNTED = {
 
 
 def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
-    """Run the parts and return their results for JSON.
-
-    Raises:
-        UserError: the settings are invalid, or a folder cannot hold the file.
-    """
+    """Run the parts and return their results for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     trainings = Trainings(settings, threads=core_plan.ranks[0].num_threads)
@@ -58,14 +54,13 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
 
 
 def _check(settings: AutoMemSettings) -> None:
+    require_among("bench --only", settings.only, PARTS)
+    require_among("bench --model", [settings.model], PRESETS)
+    require_among("bench --step-models", settings.step_models, PRESETS)
+
     def refuse(argument: str, got: object, expected: str) -> None:
         raise problem(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
 
-    if not settings.only or not set(settings.only) <= set(PARTS):
-        refuse("only", ",".join(settings.only) or "none", f"parts among {', '.join(PARTS)}")
-    for argument, names in (("model", (settings.model,)), ("step-models", settings.step_models)):
-        if not set(names) <= set(PRESETS):
-            refuse(argument, ",".join(names), f"presets among {', '.join(PRESETS)}")
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:
             refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")

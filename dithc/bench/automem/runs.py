@@ -1,16 +1,14 @@
 """Training runs of `dithc bench automem` in separate processes: with and without AutoMem, with and without a limit."""
 
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from dithc.bench.automem.settings import AutoMemSettings
-from dithc.bench.timing import Timing, spread
-from dithc.bench.trainings import Contender, MemoryLimit, Run, run_once, turns
-from dithc.log import UserError, logger, problem
+from dithc.bench.timing import spread
+from dithc.bench.trainings import Contender, Run, interleaved, row_of, run_once, time_over
+from dithc.log import logger, problem, progress
 from dithc.sittings import Stopped
 
 log = logger(__name__)
@@ -18,16 +16,7 @@ GIB, MIB = 1 << 30, 1 << 20
 UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
 OFF = ("--automem", "off")
 PLAIN_WORDS = (*OFF, "--operators", "torch")
-PLAIN_ENVIRONMENT = (("DITHC_POOL", "off"),)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A batch size and the outcome of its run."""
-
-    batch: int
-    status: str
-    seconds: float | None
+PLAIN_ENVIRONMENT = {"DITHC_POOL": "off"}
 
 
 class Trainings:
@@ -46,13 +35,15 @@ class Trainings:
             "unmanaged training needs %.2f GiB: using a budget of %.2f GiB", takes_of(first) / GIB, budget_bytes / GIB
         )
         managed = self._contender(MANAGED, ("--automem", "on", "--fast-bytes", str(budget_bytes)))
-        order = list(turns([self._contender(UNMANAGED, OFF), managed], self._settings.rounds))
-        runs: dict[str, list[Run]] = {UNMANAGED: [first], MANAGED: []}
-        for contender in order[1:]:  # the first run is the unmanaged run above
-            own = runs[contender.name]
-            if not own or own[-1].status == "ok":
-                own.append(self._run(contender))
-        rows = [row_of(UNMANAGED, runs[UNMANAGED]), row_of(MANAGED, runs[MANAGED], beside=runs[UNMANAGED])]
+        bare = iter([first])  # the run above is the first of its rounds
+
+        def run(contender: Contender) -> Run:
+            return (next(bare, None) if contender.name == UNMANAGED else None) or self._run(contender)
+
+        contenders, rounds = [self._contender(UNMANAGED, OFF), managed], self._settings.rounds
+        with progress(total=2 * rounds, label="budget", unit="run") as bar:
+            runs = interleaved(contenders, rounds, run, bar=bar)
+        rows = [automem_row(UNMANAGED, runs[UNMANAGED]), automem_row(MANAGED, runs[MANAGED], beside=runs[UNMANAGED])]
         return {"takes_bytes": takes_of(first), "budget_bytes": budget_bytes, "rows": rows}
 
     def file(self) -> dict[str, Any]:
@@ -60,20 +51,22 @@ class Trainings:
         settings, first = self._settings, self._bare()
         limit_bytes = int(peak_of(first) * settings.limit)
         words = self._with_file(limit_bytes, before_bytes=before_of(first))
-        contenders = [self._contender(UNMANAGED, OFF), self._contender(MANAGED, words)]
-        runs = {one.name: [self._run(one, limit_bytes=limit_bytes)] for one in contenders}
-        rows = [row_of(UNMANAGED, runs[UNMANAGED]), row_of(MANAGED, runs[MANAGED])]
-        rows[1]["losses_identical"] = rows[1]["status"] == "ok" and same_training(first, runs[MANAGED][0])
+        bare, managed = (
+            self._run(self._contender(name, options), limit_bytes=limit_bytes)
+            for name, options in ((UNMANAGED, OFF), (MANAGED, words))
+        )
+        rows = [automem_row(UNMANAGED, [bare]), automem_row(MANAGED, [managed])]
+        rows[1]["losses_identical"] = managed.status == "ok" and same_training(first, managed)
         return {
             "unmanaged_peak_bytes": peak_of(first),
             "limit_bytes": limit_bytes,
-            "how": self._how,
+            "how": managed.limit,
             "rows": rows,
         }
 
     def largest_batch(self) -> dict[str, Any]:
         """Find the largest batch that fits into the limit: PyTorch alone, and AutoMem with a file and recomputation."""
-        settings = self._settings
+        settings = replace(self._settings, warmup=2, steps=1)  # two warm-up steps complete the plan
         limit_bytes = int(settings.memory_gib * GIB)
         words = (*self._with_file(limit_bytes, before_bytes=before_of(self._bare())), "--recompute", "block")
         plain = self._contender(PLAIN, PLAIN_WORDS, PLAIN_ENVIRONMENT)
@@ -81,13 +74,11 @@ class Trainings:
         for contender in (plain, self._contender(MANAGED, words)):
 
             def tried(batch: int, contender: Contender = contender) -> Run:
-                return self._run(
-                    contender, limit_bytes=limit_bytes, batch=batch, warmup=2, steps=1
-                )  # two warm-up steps complete the plan
+                return self._run(contender, replace(settings, batch=batch), limit_bytes=limit_bytes)
 
             largest, probes = largest_of(tried, first=settings.batch, most=settings.most)
             said = {"status": "ok" if largest else "oom", "reason": "" if largest else "one image does not fit"}
-            rows.append({"name": contender.name, "largest": largest, **said, "probes": [vars(one) for one in probes]})
+            rows.append({"name": contender.name, "largest": largest, **said, "probes": probes})
         ratio = rows[1]["largest"] / rows[0]["largest"] if rows[0]["largest"] else None
         return {"limit_bytes": limit_bytes, "how": self._how, "most": settings.most, "ratio": ratio, "rows": rows}
 
@@ -96,17 +87,18 @@ class Trainings:
         if self._unmanaged is None:
             run = self._run(self._contender(UNMANAGED, OFF))
             if run.status != "ok":
-                expected = "a run that measures its memory"
-                fix = "choose a smaller --model or --batch: the run without AutoMem must fit once"
                 raise problem(
-                    "the unmanaged training run", got=f"{run.status}: {run.reason}", expected=expected, fix=fix
+                    "the unmanaged training run",
+                    got=f"{run.status}: {run.reason}",
+                    expected="a run that measures its memory",
+                    fix="choose a smaller --model or --batch: the run without AutoMem must fit once",
                 )
             self._unmanaged = run
         return self._unmanaged
 
-    def _contender(self, name: str, words: Sequence[str], environment: tuple[tuple[str, str], ...] = ()) -> Contender:
+    def _contender(self, name: str, words: tuple[str, ...], environment: Mapping[str, str] | None = None) -> Contender:
         return Contender(
-            name=name, strategy="cftp", ranks=1, cpus=self._threads, words=tuple(words), environment=environment
+            name=name, strategy="cftp", ranks=1, cpus=self._threads, words=words, environment=environment or {}
         )
 
     def _with_file(self, limit_bytes: int, *, before_bytes: int) -> tuple[str, ...]:
@@ -123,32 +115,13 @@ class Trainings:
         )
 
     def _run(
-        self,
-        contender: Contender,
-        *,
-        limit_bytes: int | None = None,
-        batch: int | None = None,
-        warmup: int | None = None,
-        steps: int | None = None,
+        self, contender: Contender, settings: AutoMemSettings | None = None, *, limit_bytes: int | None = None
     ) -> Run:
-        settings = self._settings
-        words = ["--model", settings.model, "--batch", str(batch or settings.batch), "--dtype", settings.dtype]
-        words += ["--warmup", str(warmup or settings.warmup), "--steps", str(steps or settings.steps)]
-        words += [f"--override={name}={value}" for name, value in settings.overrides.items()]
-        limit = MemoryLimit(limit_bytes, ranks=1)
-        self._how = limit.how
-        with tempfile.TemporaryDirectory(prefix="dithc-automem-") as folder:
-            try:
-                run = run_once(contender, words, folder=Path(folder), limit=limit, counter=None)
-            finally:
-                limit.close()
+        chosen = settings or self._settings
+        run = run_once(contender, chosen.of_run(chosen.model, chosen.batch), limit_bytes=limit_bytes)
         if run.status == "stopped":
             raise Stopped
-        what = f"{contender.name}, batch {batch or settings.batch}"
-        if run.status == "ok":
-            log.info("%s: %.3f s, peak %.2f GiB", what, median(run.seconds), peak_of(run) / GIB)
-        else:
-            log.warning("%s: %s: %s", what, run.status, run.reason)
+        self._how = run.limit
         return run
 
 
@@ -172,81 +145,53 @@ def same_training(first: Run, other: Run) -> bool:
     return first.losses == other.losses and first.result["grad_norms"] == other.result["grad_norms"]
 
 
-def row_of(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
+def automem_row(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
     """Return the row of a variant, compared with the runs in `beside` if given."""
-    bad = next((run for run in runs if run.status != "ok"), None)
-    if bad is not None:
-        return {"name": name, "status": bad.status, "reason": bad.reason}
-    timing = Timing(tuple(median(run.seconds) for run in runs))
-    row = {
-        "name": name,
-        "status": "ok",
-        "seconds": timing.to_dict(),
-        "steps_seconds": [run.seconds for run in runs],
-        "peak_rss_bytes": max(map(peak_of, runs)),
-        "losses": runs[-1].losses,
-        "grad_norms": runs[-1].result["grad_norms"],
-    }
-    memory = runs[-1].result["each_rank"][0].get("memory")
-    if memory:
+    row = {"name": name} | row_of(runs)
+    if row["status"] != "ok":
+        return row
+    row["peak_rss_bytes"] = max(map(peak_of, runs))
+    if memory := runs[-1].result["each_rank"][0].get("memory"):
         row |= _managed(runs) | {"memory": memory}
     if beside and all(run.status == "ok" for run in beside):
         row["losses_identical"] = all(same_training(beside[0], run) for run in (*beside, *runs))
-        base = Timing(tuple(median(run.seconds) for run in beside))
-        row["slower"] = spread(timing.ratios_to(base))
+        row["slower"] = time_over(row, row_of(beside))
     return row
 
 
 def _managed(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the worst fast-tier and copy numbers over the runs of a managed variant."""
     told = [run.result["each_rank"][0]["memory"] for run in runs]
-    tiers = [memory["tiers"][0] for memory in told]
     shares = [
         stall / seconds
         for run, memory in zip(runs, told, strict=True)
         for stall, seconds in zip(memory["steps"]["stall_seconds"], run.seconds, strict=True)
     ]
-    per_step = {name: median(values) for name, values in told[-1]["steps"].items()}
-    peak = max(tier["peak_backed_bytes"] for tier in tiers)
-    budget = tiers[0]["budget_bytes"]
+    tiers = [memory["tiers"][0] for memory in told]
+    peak, budget = max(tier["peak_backed_bytes"] for tier in tiers), tiers[0]["budget_bytes"]
     return {
         "budget_bytes": budget,
         "peak_fast_bytes": peak,
         "within_budget": budget is None or peak <= budget,
         "stall_share": spread(shares),
-        "per_step": per_step,
+        "per_step": {name: median(values) for name, values in told[-1]["steps"].items()},
     }
 
 
-def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[Probe]]:
-    """Find the largest batch that runs: double or halve to a bracket, then bisect.
-
-    Raises:
-        UserError: a run failed for another reason than memory.
-    """
-    probes: list[Probe] = []
-
-    def runs(batch: int) -> bool:
-        run = tried(batch)
-        if run.status == "failed":
-            raise _failed(batch, run)
-        probes.append(Probe(batch, run.status, median(run.seconds) if run.seconds else None))
-        return run.status == "ok"
-
+def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[dict[str, Any]]]:
+    """Find the largest batch that runs: double or halve to a bracket, then bisect. Return it and all probes."""
+    probes: list[dict[str, Any]] = []
     good, bad, batch = 0, most + 1, min(first, most)
     while good + 1 < bad:
-        if runs(batch):
+        run = tried(batch)
+        if run.status == "failed":
+            expected = "success, or a lack of memory"
+            raise problem(f"a step of batch {batch}", got=run.reason, expected=expected, fix="fix the error in `got`")
+        seconds = median(run.seconds) if run.seconds else None
+        probes.append({"batch": batch, "status": run.status, "seconds": seconds})
+        if run.status == "ok":
             good = batch
         else:
             bad = batch
         batch = min(2 * good, most) if bad > most else (good + bad) // 2
     return good, probes
-
-
-def _failed(batch: int, run: Run) -> UserError:
-    return problem(
-        f"a step of batch {batch}",
-        got=run.reason,
-        expected="success, or a lack of memory",
-        fix="fix the error in `got`",
-    )

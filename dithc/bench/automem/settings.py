@@ -1,38 +1,20 @@
 """Settings of `dithc bench automem`: parts, models, budgets and numbers of steps."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dithc.bench.ceilings import Precision
+from dithc.bench.trainings import RunSettings
 
 PARTS = ("budget", "file", "largest-batch", "pool", "resident")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoMemSettings:
-    """Settings of the AutoMem benchmark.
-
-    Attributes:
-        only: subset of PARTS.
-        model: preset of `budget`, `file` and `largest-batch`; `pool` and `resident` use `step_models`.
-        batch: images per step; `largest-batch` tries this size first and never exceeds `most`.
-        budget: bytes of the fastest tier in `budget`, as a fraction of the memory of unmanaged training.
-        limit: process limit in `file`, as a fraction of the unmanaged peak.
-        memory_gib: process limit in `largest-batch`.
-        fast_share: fastest tier in `file` and `largest-batch`, as a fraction of the limit minus the bare process.
-        repeats: steps of each variant in `pool` and `resident`.
-        threads: compute threads; None selects the core plan's.
-        rounds: runs of each variant; every second round reverses the order.
-        warmup: untimed steps of a run; a managed run records two and moves data in the third.
-    """
+class AutoMemSettings(RunSettings):
+    """Settings of the AutoMem benchmark, described by `dithc bench automem --help`."""
 
     only: tuple[str, ...] = PARTS
     model: str = "DiT-XL/2"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 8
-    dtype: Precision = "fp32"
     budget: float = 0.4
     limit: float = 0.6
     folder: Path = Path()
@@ -43,7 +25,5 @@ class AutoMemSettings:
     step_models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2")
     repeats: int = 15
     threads: int | None = None
-    rounds: int = 2
     warmup: int = 3
-    steps: int = 3
     seed: int = 0

@@ -2,18 +2,19 @@
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
 from dithc import native
-from dithc.automem import AutoMem, manager
+from dithc.automem import AutoMem, Manager, manager
 from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.step import variants
-from dithc.bench.timing import Timing, spread
+from dithc.bench.timing import Timing, alternating, spread
 from dithc.diffusion import Schedule
 from dithc.log import problem
 from dithc.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
@@ -30,23 +31,51 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
     rows = []
     for model in settings.step_models:
         pools = {POOL: hot_pool(), TORCH: Pool.off()}
-        steps = {
-            name: variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
-            for name in pools
-        }
-        rows += _rows(model, {name: _under(pool, steps[name]) for name, pool in pools.items()}, settings)
+        steps = {name: partial(_pooled, pool, _step(_training(model, settings))) for name, pool in pools.items()}
+        rows += _rows(model, steps, settings)
     return {"rows": rows}
+
+
+def _pooled(pool: Pool, step: variants.TrainingStep) -> float:
+    before = use_pool(pool)
+    try:
+        return step()
+    finally:
+        use_pool(before)
+
+
+def _step(training: variants.Training) -> variants.TrainingStep:
+    return variants.TrainingStep(training, variants.CONTENDERS[variants.DITHC])
 
 
 def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
     """Time interleaved steps without AutoMem, and with two tiers of which the first holds all data."""
     rows = []
     for model in settings.step_models:
-        plain = variants.TrainingStep(_training(model, settings), variants.CONTENDERS[variants.DITHC])
-        with _resident(model, settings) as (step, found):
-            rows += _rows(model, {UNMANAGED: plain, RESIDENT: step}, settings)
-            rows[-1] |= found()
+        plain, training = (_training(model, settings) for _ in range(2))
+        room = ROOM * training.state_bytes
+        fast = TierSpec(name="fast", kind="ddr", budget_bytes=room)
+        with closing(Tiers([fast, TierSpec(name="slow", kind="ddr", budget_bytes=None)])) as tiers:
+            training.model = AutoMem(training.model, tiers=tiers)
+            managed = manager(training.model)
+            assert managed is not None
+            with closing(managed):
+                resident = partial(_managed, tiers, managed, _step(training))
+                steps: dict[str, Callable[[], float]] = {UNMANAGED: _step(plain), RESIDENT: resident}
+                rows += _rows(model, steps, settings)
+                is_resident = managed.plan is not None and managed.plan.everything_resident
+                peak = tiers.fast.counters().peak_backed_bytes
+                rows[-1] |= {"resident": is_resident, "peak_fast_bytes": peak, "budget_bytes": room}
     return {"rows": rows}
+
+
+def _managed(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> float:
+    tiers.serve()
+    try:
+        managed.begin_step()
+        return step()
+    finally:
+        tiers.release()
 
 
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
@@ -59,84 +88,35 @@ def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     return variants.Training(made, batch=batch, dtype=settings.dtype)
 
 
-def _under(pool: Pool, step: variants.TrainingStep) -> Callable[[], float]:
-    def call() -> float:
-        before = use_pool(pool)
-        try:
-            return step()
-        finally:
-            use_pool(before)
-
-    return call
-
-
-@contextmanager
-def _resident(
-    model: str, settings: AutoMemSettings
-) -> Iterator[tuple[Callable[[], float], Callable[[], dict[str, Any]]]]:
-    """Yield the step of a managed model, and a function that reports its tiers and plan afterwards."""
-    training = _training(model, settings)
-    room = ROOM * training.state_bytes
-    tiers = Tiers(
-        [TierSpec(name="fast", kind="ddr", budget_bytes=room), TierSpec(name="slow", kind="ddr", budget_bytes=None)]
-    )
-    training.model = AutoMem(training.model, tiers=tiers)
-    managed = manager(training.model)
-    step = variants.TrainingStep(training, variants.CONTENDERS[variants.DITHC])
-
-    def call() -> float:
-        tiers.serve()
-        try:
-            if managed is not None:
-                managed.begin_step()
-            return step()
-        finally:
-            tiers.release()
-
-    def found() -> dict[str, Any]:
-        counters = tiers.fast.counters()
-        resident = managed is not None and managed.plan is not None and managed.plan.everything_resident
-        return {"resident": resident, "peak_fast_bytes": counters.peak_backed_bytes, "budget_bytes": room}
-
-    try:
-        yield call, found
-    finally:
-        if managed is not None:
-            managed.close()
-        tiers.close()
-
-
 def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
     """Return one row per variant, with its time relative to the first variant in the same round."""
     losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
     first = next(iter(steps))
-    rows = []
-    for name in steps:
-        rows.append(
-            {
-                "name": name,
-                "model": model,
-                "status": "ok",
-                "seconds": seconds[name].to_dict(),
-                "page_faults": median(faults[name]),
-                "over_first": spread(seconds[name].ratios_to(seconds[first])),
-                "losses": losses[name],
-                "losses_identical": losses[name] == losses[first],
-            }
-        )
-    return rows
+    return [
+        {
+            "name": name,
+            "model": model,
+            "status": "ok",
+            "seconds": seconds[name].to_dict(),
+            "page_faults": median(faults[name]),
+            "over_first": spread(seconds[name].ratios_to(seconds[first])),
+            "losses": losses[name],
+            "losses_identical": losses[name] == losses[first],
+        }
+        for name in steps
+    ]
 
 
 def _take_turns(
     steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
-    """Return the losses of all steps, and seconds and page faults of timed steps. Every second round is reversed."""
+    """Return the losses of all steps, and seconds and page faults of timed steps."""
     losses: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     faults: dict[str, list[int]] = {name: [] for name in steps}
     with variants.quiet_choices():
-        for turn in range(warmup + repeats):
-            for name in list(steps) if turn % 2 == 0 else reversed(list(steps)):
+        for turn, names in enumerate(alternating(list(steps), warmup + repeats)):
+            for name in names:
                 before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
                 losses[name].append(steps[name]())
                 if turn >= warmup:

@@ -71,11 +71,7 @@ def quick_emulation() -> dict[str, str]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """Return C (M, N) of A (M, K), B (K, N) and an optional bias (N), fp32, any strides.
-
-    Raises:
-        UserError: the kernels cannot be built, or the emulator ended.
-    """
+    """Return C (M, N) of A (M, K), B (K, N) and an optional bias (N), fp32, any strides."""
     (m, k), n = a.shape, b.shape[1]
     a, b = a.detach().float().contiguous(), b.detach().float().contiguous()
     out = torch.zeros(m, n)
@@ -128,14 +124,8 @@ def _server() -> subprocess.Popen[bytes]:
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | quick_emulation()
     )
-    atexit.register(_end, server)
+    atexit.register(server.communicate, timeout=10)
     return server
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    if server.stdin is not None:
-        server.stdin.close()
-    server.wait(timeout=10)
 
 
 def _built() -> Path:

@@ -8,9 +8,10 @@ Legend: N batch, T tokens, D width, H heads, K head width, E width of a hidden l
 features.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,8 +32,8 @@ from dithc.bench.operators.settings import (
     random,
 )
 from dithc.bench.operators.shapes import PASSES, Layer, Pass, module_layers
+from dithc.bench.record import require_among
 from dithc.hcops import reference
-from dithc.log import problem
 from dithc.model import PRESETS
 
 # Batches of the published target speeds. Other models use OTHER_BATCH.
@@ -56,55 +57,48 @@ def cases(
     dtypes: Sequence[Precision],
     size_bytes: int,
     libraries: Sequence[str] = (),
-) -> Iterator[Case]:
-    """Yield the cases one by one. Each case is freed before the next.
-
-    Raises:
-        UserError: an operator, model or library is unknown.
-    """
-    for what, names, known in (("ops", wanted, OPS), ("models", models, PRESETS), ("libraries", libraries, LIBRARIES)):
-        unknown = [name for name in names if name not in known]
-        if unknown or not (names or what == "libraries"):
-            expected = f"names among {', '.join(known)}"
-            raise problem(f"bench ops --{what}", got=",".join(unknown), expected=expected, fix=f"correct --{what}")
+) -> list[Callable[[], Case]]:
+    """Return functions that build the cases one by one, so that each case is freed before the next."""
+    require_among("bench ops --ops", wanted, OPS)
+    require_among("bench ops --models", models, PRESETS)
+    if libraries:
+        require_among("bench ops --libraries", libraries, LIBRARIES)
+    found: list[Callable[[], Case]] = []
     for op in wanted:
         for dtype in dtypes:
             if op == "gemm":
-                for model in models:
-                    yield from gemm(model, dtype, libraries)
+                found += [one for model in models for one in gemm(model, dtype, libraries)]
             elif op == "attention":
-                yield from attention(dtype)
+                found += [partial(_attention, dtype, *shape) for shape in ATTENTION_SHAPES]
             elif op != "adamw" or dtype == "fp32":  # optimizer arrays are always fp32
-                with precision(dtype):
-                    case = MEMORY_BOUND[op](dtype, size_bytes)
-                yield case
+                found.append(partial(memory_bound, op, dtype, size_bytes))
+    return found
 
 
-def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> Iterator[Case]:
-    """Yield the three products of each module in table 4, by dithc, PyTorch and the available libraries."""
-    batch = BATCHES.get(model, OTHER_BATCH)
-    for layer in module_layers(PRESETS[model], batch=batch):
-        for of in PASSES:
-            m, n, k = layer.product(of)
-            with precision(dtype):
-                ours = our_linear_run(layer, of, dtype)
-                eager = linear_run(layer, of, F.linear, dtype, weight_dtype=TYPES[dtype])
-                others: dict[str, Mapping[str, Run]] = {
-                    name: {of: linear_run(layer, of, linear_by(LIBRARIES[name]), dtype, weight_dtype=TYPES[dtype])}
-                    for name in libraries
-                    if LIBRARIES[name].obstacle(dtype) is None
-                }
-            yield Case(
-                op="gemm",
-                group=f"gemm {model}",
-                name=f"{layer.name} {of}",
-                dtype=dtype,
-                shape={"m": m, "n": n, "k": k},
-                limit="multiply_add",
-                work=layer.flop,
-                counted="2 m n k",
-                ways={"hcops": {of: ours}, "eager": {of: eager}, **others},
-            )
+def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> list[Callable[[], Case]]:
+    """Return the three products of each module in table 4, by dithc, PyTorch and the available libraries."""
+    layers = module_layers(PRESETS[model], batch=BATCHES.get(model, OTHER_BATCH))
+    able = [name for name in libraries if LIBRARIES[name].obstacle(dtype) is None]
+    return [partial(_product, model, layer, of, dtype, able) for layer in layers for of in PASSES]
+
+
+def _product(model: str, layer: Layer, of: Pass, dtype: Precision, libraries: Sequence[str]) -> Case:
+    linears = {"eager": F.linear, **{name: linear_by(LIBRARIES[name]) for name in libraries}}
+    with precision(dtype):
+        runs = {"hcops": our_linear_run(layer, of, dtype)}
+        runs |= {name: linear_run(layer, of, one, dtype, weight_dtype=TYPES[dtype]) for name, one in linears.items()}
+    m, n, k = layer.product(of)
+    return Case(
+        op="gemm",
+        group=f"gemm {model}",
+        name=f"{layer.name} {of}",
+        dtype=dtype,
+        shape={"m": m, "n": n, "k": k},
+        limit="multiply_add",
+        work=layer.flop,
+        counted="2 m n k",
+        ways={name: {of: run} for name, run in runs.items()},
+    )
 
 
 def linear_run(
@@ -134,148 +128,104 @@ def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
     return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
 
 
-def attention(dtype: Precision) -> Iterator[Case]:
-    """Yield the forward and backward pass at the heads of S/2 and XL/2."""
-    for heads, width, images in ATTENTION_SHAPES:
-        qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
-        dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
-        with precision(dtype):
-            ours = our_passes(lambda x, h=heads: hcops.attention(x, h), [qkv], dout)
-            eager = passes(lambda x, h=heads: reference.attention(x, h), [qkv], dout)
-        product = 2 * images * heads * TOKENS * TOKENS * width
-        yield Case(
-            op="attention",
-            group="attention",
-            name=f"K={width}",
-            dtype=dtype,
-            shape={"N": images, "T": TOKENS, "H": heads, "K": width},
-            limit="multiply_add",
-            work=6 * product,
-            counted="two products forward, four backward, without recomputation",
-            ways={"hcops": ours, "eager": eager},
+def _attention(dtype: Precision, heads: int, width: int, images: int) -> Case:
+    """Return the forward and backward pass at the heads of S/2 or XL/2."""
+    qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
+    dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
+    with precision(dtype):
+        ours = our_passes(partial(hcops.attention, num_heads=heads), [qkv], dout)
+        eager = passes(partial(reference.attention, num_heads=heads), [qkv], dout)
+    return Case(
+        op="attention",
+        group="attention",
+        name=f"K={width}",
+        dtype=dtype,
+        shape={"N": images, "T": TOKENS, "H": heads, "K": width},
+        limit="multiply_add",
+        work=6 * 2 * images * heads * TOKENS * TOKENS * width,
+        counted="two products forward, four backward, without recomputation",
+        ways={"hcops": ours, "eager": eager},
+    )
+
+
+class _Operator(NamedTuple):
+    """Memory-bound operator on arrays of a number of images.
+
+    Attributes:
+        inputs: shape per image and type of each input.
+        output: shape per image.
+        moved: bytes that an ideal implementation moves per image; `counted` describes them.
+        sizes: sizes other than N and T.
+    """
+
+    ours: Callable[..., Tensor]
+    eager: Callable[..., Tensor]
+    inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    output: tuple[int, ...]
+    moved: int
+    counted: str
+    sizes: Mapping[str, int]
+
+
+def memory_bound(op: str, dtype: Precision, size_bytes: int) -> Case:
+    """Return a case whose first input has about `size_bytes` in fp32."""
+    with precision(dtype):
+        return adamw(dtype, size_bytes) if op == "adamw" else _built(op, _operator(op, dtype), dtype, size_bytes)
+
+
+def _built(op: str, operator: _Operator, dtype: Precision, size_bytes: int) -> Case:
+    images = max(1, size_bytes // (FP32_BYTES * math.prod(operator.inputs[0][0])))
+    inputs = [random(images, *shape, dtype=kind, seed=seed) for seed, (shape, kind) in enumerate(operator.inputs)]
+    dout = random(images, *operator.output, seed=len(inputs))
+    return Case(
+        op=op,
+        group="memory-bound",
+        name=op,
+        dtype=dtype,
+        shape={"N": images, "T": TOKENS, **operator.sizes},
+        limit="copy",
+        work=images * operator.moved,
+        counted=operator.counted,
+        ways={"hcops": our_passes(operator.ours, inputs, dout), "eager": passes(operator.eager, inputs, dout)},
+    )
+
+
+def _operator(op: str, dtype: Precision) -> _Operator:
+    """Return an operator. The residual stream of the norms and gates is fp32, as in the model."""
+    vector, kind, each = hcops.vector, TYPES[dtype], TYPES[dtype].itemsize
+    wide, count, sizes = (TOKENS, WIDTH), TOKENS * WIDTH, {"D": WIDTH}
+    if op in ("gelu", "silu"):
+        ours, eager = (vector.gelu, partial(F.gelu, approximate="tanh")) if op == "gelu" else (vector.silu, F.silu)
+        counted = "forward reads x, writes y; backward reads dy and x, writes dx"
+        return _Operator(ours, eager, [(wide, kind)], wide, 5 * count * each, counted, sizes)
+    if op in ("adaln", "adarms"):
+        theirs = reference.adaln if op == "adaln" else reference.adarms
+        counted = "forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays"
+        return _Operator(
+            partial(vector.adaln, rms=op == "adarms"),
+            lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(kind),  # of the next linear layer
+            [(wide, torch.float32), ((WIDTH,), kind), ((WIDTH,), kind)],
+            *(wide, count * (3 * FP32_BYTES + 2 * each), counted, sizes),
         )
-
-
-def _images(size_bytes: int, width: int) -> int:
-    """Return the number of images for an fp32 activation (N, T, width) of about `size_bytes`."""
-    return max(1, size_bytes // (FP32_BYTES * TOKENS * width))
-
-
-def gelu(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of the tanh GELU. In the model it is part of a product."""
-    return _elementwise("gelu", dtype, size_bytes, hcops.vector.gelu, lambda x: F.gelu(x, approximate="tanh"))
-
-
-def silu(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of SiLU."""
-    return _elementwise("silu", dtype, size_bytes, hcops.vector.silu, F.silu)
-
-
-def _elementwise(
-    op: str, dtype: Precision, size_bytes: int, ours: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor]
-) -> Case:
-    images = _images(size_bytes, WIDTH)
-    x = random(images, TOKENS, WIDTH, dtype=TYPES[dtype])  # (N, T, D)
-    dout = random(images, TOKENS, WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, D)
-    return _memory_bound(
-        op,
-        dtype,
-        images,
-        work=5 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
-        counted="forward reads x, writes y; backward reads dy and x, writes dx",
-        ways={"hcops": our_passes(ours, [x], dout), "eager": passes(eager, [x], dout)},
-    )
-
-
-def adaln(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of the original blocks' modulated LayerNorm."""
-    return _modulated_norm("adaln", dtype, size_bytes, hcops.vector.adaln, reference.adaln)
-
-
-def adarms(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of newer blocks' modulated RMSNorm."""
-    return _modulated_norm("adarms", dtype, size_bytes, partial(hcops.vector.adaln, rms=True), reference.adarms)
-
-
-def _modulated_norm(
-    op: str, dtype: Precision, size_bytes: int, ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
-) -> Case:
-    """Return a case with an fp32 residual stream. In bf16 the result is bf16 for the next linear layer."""
-    images, out_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
-    inputs = [random(images, TOKENS, WIDTH)]  # (N, T, D)
-    inputs += [random(images, WIDTH, dtype=TYPES[dtype], seed=seed) for seed in (1, 2)]  # (N, D)
-    dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
-    eager = lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(TYPES[dtype])  # noqa: E731
-    return _memory_bound(
-        op,
-        dtype,
-        images,
-        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 2 * out_bytes),
-        counted="forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays",
-        ways={"hcops": our_passes(ours, inputs, dout), "eager": passes(eager, inputs, dout)},
-    )
-
-
-def gate_residual(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case with an fp32 residual stream, and gate and branch in the type of the case."""
-    images, branch_bytes = _images(size_bytes, WIDTH), TYPES[dtype].itemsize
-    inputs = [
-        random(images, TOKENS, WIDTH),  # (N, T, D)
-        random(images, WIDTH, dtype=TYPES[dtype], seed=1),  # (N, D)
-        random(images, TOKENS, WIDTH, dtype=TYPES[dtype], seed=2),  # (N, T, D)
-    ]
-    dout = random(images, TOKENS, WIDTH, seed=3)  # (N, T, D)
-    return _memory_bound(
-        "gate_residual",
-        dtype,
-        images,
-        work=images * TOKENS * WIDTH * (3 * FP32_BYTES + 3 * branch_bytes),
-        counted="forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)",
-        ways={
-            "hcops": our_passes(hcops.vector.gate_residual, inputs, dout),
-            "eager": passes(reference.gate_residual, inputs, dout),
-        },
-    )
-
-
-def rotate_heads(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of the rotary embedding of q and k without their norms."""
-    images = _images(size_bytes, 3 * WIDTH)
-    qkv = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype])  # (N, T, 3D)
-    dout = random(images, TOKENS, 3 * WIDTH, dtype=TYPES[dtype], seed=1)  # (N, T, 3D)
-    angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
-    cos, sin = angles.cos(), angles.sin()
-    named: dict[str, Any] = {"cos": cos, "sin": sin, "query_weight": None, "key_weight": None}
-    return _memory_bound(
-        "rotate_heads",
-        dtype,
-        images,
-        work=4 * 3 * images * TOKENS * WIDTH * TYPES[dtype].itemsize,
-        counted="forward reads qkv, writes the rotated qkv; backward reads dout, writes dqkv; excluding (T, K / 2) "
-        "tables",
-        ways={
-            "hcops": our_passes(lambda x: hcops.vector.rotate_heads(x, HEADS, **named), [qkv], dout),
-            "eager": passes(lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6), [qkv], dout),
-        },
-        sizes={"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
-    )
-
-
-def swiglu(dtype: Precision, size_bytes: int) -> Case:
-    """Return the case of a gated hidden layer with gates and values in one array."""
-    images = _images(size_bytes, 2 * HIDDEN)
-    x = random(images, TOKENS, 2 * HIDDEN, dtype=TYPES[dtype])  # (N, T, 2E)
-    dout = random(images, TOKENS, HIDDEN, dtype=TYPES[dtype], seed=1)  # (N, T, E)
-    return _memory_bound(
-        "swiglu",
-        dtype,
-        images,
-        work=8 * images * TOKENS * HIDDEN * TYPES[dtype].itemsize,
-        counted="forward reads gates and values, writes y; backward reads dy, gates and values, writes the gradients "
-        "of both",
-        ways={"hcops": our_passes(hcops.vector.swiglu, [x], dout), "eager": passes(reference.swiglu, [x], dout)},
-        sizes={"E": HIDDEN},
-    )
+    if op == "gate_residual":
+        counted = "forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)"
+        inputs = [(wide, torch.float32), ((WIDTH,), kind), (wide, kind)]
+        moved = count * (3 * FP32_BYTES + 3 * each)
+        return _Operator(vector.gate_residual, reference.gate_residual, inputs, wide, moved, counted, sizes)
+    if op == "rotate_heads":  # without the norms of q and k
+        angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
+        cos, sin, qkv = angles.cos(), angles.sin(), (TOKENS, 3 * WIDTH)
+        counted = "forward reads qkv, writes the rotated qkv; backward reads dout, writes dqkv"
+        return _Operator(
+            lambda x: vector.rotate_heads(x, HEADS, cos=cos, sin=sin, query_weight=None, key_weight=None),
+            lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6),
+            *([(qkv, kind)], qkv, 4 * 3 * count * each, f"{counted}; excluding (T, K / 2) tables"),
+            {"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
+        )
+    counted = "forward reads gates and values, writes y; backward reads dy, gates and values, writes both gradients"
+    hidden, moved = (TOKENS, HIDDEN), 8 * TOKENS * HIDDEN * each
+    inputs = [((TOKENS, 2 * HIDDEN), kind)]
+    return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, moved, counted, {"E": HIDDEN})
 
 
 def adamw(dtype: Precision, size_bytes: int) -> Case:
@@ -335,30 +285,5 @@ def _torch_update(weights: list[Tensor], gradients: list[Tensor], averages: list
     return run
 
 
-def _memory_bound(
-    op: str,
-    dtype: Precision,
-    images: int,
-    *,
-    work: float,
-    counted: str,
-    ways: Mapping[str, Mapping[str, Run]],
-    sizes: Mapping[str, int] | None = None,
-) -> Case:
-    """Return a case of (N, T, D) arrays, unless `sizes` replaces D."""
-    shape = {"N": images, "T": TOKENS} | dict(sizes or {"D": WIDTH})
-    named: dict[str, Any] = {"op": op, "group": "memory-bound", "name": op, "limit": "copy"}
-    return Case(**named, dtype=dtype, shape=shape, work=work, counted=counted, ways=ways)
-
-
-MEMORY_BOUND: Mapping[str, Callable[[Precision, int], Case]] = {
-    "gelu": gelu,
-    "adaln": adaln,
-    "adarms": adarms,
-    "gate_residual": gate_residual,
-    "rotate_heads": rotate_heads,
-    "silu": silu,
-    "swiglu": swiglu,
-    "adamw": adamw,
-}
+MEMORY_BOUND = ("gelu", "adaln", "adarms", "gate_residual", "rotate_heads", "silu", "swiglu", "adamw")
 OPS = ("gemm", "attention", *MEMORY_BOUND)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
+from itertools import product
 from operator import add
 from typing import Any
 
@@ -11,13 +12,12 @@ import torch
 
 from dithc import hcops
 from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
-from dithc.bench.libraries import LIBRARIES, described
-from dithc.bench.operators.cases import ATTENTION_SHAPES, MEMORY_BOUND, OPS, cases
+from dithc.bench.libraries import described
+from dithc.bench.operators.cases import MEMORY_BOUND, OPS, cases
 from dithc.bench.operators.settings import Case, Run, precision
-from dithc.bench.operators.shapes import MODULES, PASSES
-from dithc.bench.record import circumstances, last_level_bytes, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_at_least
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
-from dithc.log import logger, problem, progress
+from dithc.log import logger, progress
 from dithc.sittings import Stopped, now
 
 log = logger(__name__)
@@ -30,15 +30,7 @@ OURS = "hcops"
 
 @dataclass(frozen=True, kw_only=True)
 class OpsSettings:
-    """Settings of the operator benchmark.
-
-    Attributes:
-        models: presets of the linear layers; 16 images for DiT-S/2, 4 for other presets.
-        libraries: subset of `LIBRARIES`, compared with PyTorch's products.
-        backend: backend of hcops; None selects the active one.
-        size_bytes: size of an fp32 activation of memory-bound operators, of the AdamW weights, and of the copy.
-        threads: compute threads; None selects the core plan's.
-    """
+    """Settings of the operator benchmark, described by `dithc bench ops --help`."""
 
     ops: tuple[str, ...] = OPS
     models: tuple[str, ...] = ("DiT-XL/2", "DiT-S/2")
@@ -51,42 +43,39 @@ class OpsSettings:
 
 
 def bench_ops(settings: OpsSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON.
-
-    Raises:
-        UserError: an operator, model or backend is unknown, or a number is below one.
-    """
-    for name in ("repeats", "threads", "size_bytes"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise problem(f"bench ops {name}", got=value, expected="1 or more", fix=f"correct {name}")
+    """Run the benchmark and return its result for JSON."""
+    require_at_least(settings, "bench ops", repeats=1, threads=1, size_bytes=1)
     machine, core_plan = prepare_threads(settings.threads)
+    wanted = cases(
+        settings.ops,
+        models=settings.models,
+        dtypes=settings.dtypes,
+        size_bytes=settings.size_bytes,
+        libraries=settings.libraries,
+    )
+    libraries = described(settings.libraries, settings.dtypes)
+    for name, dtype in product(settings.libraries, settings.dtypes):
+        if libraries[name][dtype]:
+            log.warning("skipping %s for %s: %s", name, dtype, libraries[name][dtype])
     ceilings = _Ceilings(settings)
     rows = []
-    _say_missing(settings)
     with hcops.use(settings.backend) if settings.backend else nullcontext():
-        wanted = cases(
-            settings.ops,
-            models=settings.models,
-            dtypes=settings.dtypes,
-            size_bytes=settings.size_bytes,
-            libraries=settings.libraries,
-        )
-        with progress(total=_count(settings), label="bench ops", unit="case") as bar:
-            for case in wanted:
+        with progress(total=len(wanted), label="bench ops", unit="case") as bar:
+            for build in wanted:
+                case = build()
                 name = f"{case.group} {case.name} {case.dtype}"
                 with suppress(Stopped):
                     rows.append(now().unit(f"{name} {case.shape}", partial(_measure, case, ceilings, settings.repeats)))
                 bar.update(1, now=name)
         where = circumstances(machine, core_plan)
-    cache = last_level_bytes(machine)
+    cache = max((one.size_bytes for one in machine.caches), default=0)
     return {
         "bench": "ops",
         "settings": asdict(settings) | {"threads": torch.get_num_threads()},
         "groups": summaries(rows),
         "ceilings": ceilings.summary(rows),
         "team": team_facts(),
-        "libraries": described(settings.libraries, settings.dtypes),
+        "libraries": libraries,
         "out_of_cache": {
             "last_level_cache_bytes": cache,
             "copied_bytes": 2 * settings.size_bytes,
@@ -97,14 +86,6 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         **where,
         "cases": rows,
     }
-
-
-def _say_missing(settings: OpsSettings) -> None:
-    """Log each unavailable library; the cases reject unknown names."""
-    for name in settings.libraries:
-        for dtype in settings.dtypes:
-            if name in LIBRARIES and (why := LIBRARIES[name].obstacle(dtype)):
-                log.warning("skipping %s for %s: %s", name, dtype, why)
 
 
 class _Ceilings:
@@ -127,12 +108,6 @@ class _Ceilings:
             if row["ceiling"]:
                 rates.setdefault(row["ceiling"]["name"], []).extend(row["ceiling"]["per_second"]["rounds"])
         return {name: spread(values) for name, values in rates.items()}
-
-
-def _count(settings: OpsSettings) -> int:
-    """Return the number of cases."""
-    per_dtype = {"gemm": len(settings.models) * len(MODULES) * len(PASSES), "attention": len(ATTENTION_SHAPES)}
-    return sum(per_dtype.get(op, 1) * (1 if op == "adamw" else len(settings.dtypes)) for op in settings.ops)
 
 
 def _measure(case: Case, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:

@@ -4,8 +4,9 @@ Candidates run through the operator itself, interleaved with each other and with
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import product as product_of
 from pathlib import Path
 from statistics import median
@@ -47,13 +48,7 @@ Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Settings of the search.
-
-    Attributes:
-        threads: compute threads; None selects the core plan's.
-        rounds: rounds of the final comparison between winner, default rule and torch.
-        output: tuning file; None selects the place that the operators read.
-    """
+    """Settings of the search, described by `dithc tune --help`."""
 
     model: str = "DiT-XL/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -65,11 +60,7 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> dict[str, Any]:
-    """Search, write the tuning file, and return the result.
-
-    Raises:
-        UserError: the C kernels are missing, the preset is unknown, a number is below one, or tuning is disabled.
-    """
+    """Search, write the tuning file, and return the result."""
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
         fix = "reinstall dithc; only the C kernels can be tuned"
@@ -83,7 +74,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     path = _path(key, settings.output)
     with torch.device("meta"):
         config = DiT.from_preset(settings.model, **settings.overrides).config
-    layers = distinct(all_layers(config, batch=settings.batch))
+    layers = {layer[1:]: layer for layer in all_layers(config, batch=settings.batch)}.values()  # one of each shape
     wanted = [(layer, of, dtype) for dtype in settings.dtypes for layer in layers for of in PASSES]
     found: dict[tuning.Product, tuning.Result] = {}
     with hcops.use("c"), progress(total=len(wanted), label="tune", unit="product") as bar:
@@ -165,40 +156,29 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
             yield rows, columns
 
 
-def distinct(layers: Iterable[Layer]) -> list[Layer]:
-    """Keep one layer of each shape."""
-    return list({layer[1:]: layer for layer in layers}.values())
-
-
 def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
     """Return a function that times candidates on one product, except candidates that the kernels reject."""
     with precision(dtype):
         run = our_linear_run(layer, of, dtype)
 
-    def under(candidate: tuning.Choice | None) -> Callable[[], object]:
-        def call() -> object:
-            with tuning.trying(candidate):
-                return run()
-
-        return call
+    def under(candidate: tuning.Choice | None) -> object:
+        with tuning.trying(candidate):
+            return run()
 
     def measure(candidates: Sequence[tuning.Choice | None], rounds: int) -> Mapping[tuning.Choice | None, Timing]:
         runs: dict[tuning.Choice | None, Callable[[], object]] = {}
-        for candidate in candidates:
-            try:
-                under(candidate)()
-            except ValueError as error:
-                log.debug("%s is rejected: %s", candidate, error)
-            else:
-                runs[candidate] = under(candidate)
-        loops = max(loops_for({"default": runs[None]}, seconds=SECONDS_PER_TIME).values())
-        return take_turns(runs, repeats=rounds, loops=dict.fromkeys(runs, loops))
-
-    def in_precision(candidates: Sequence[tuning.Choice | None], rounds: int) -> Mapping[tuning.Choice | None, Timing]:
         with precision(dtype):
-            return measure(candidates, rounds)
+            for candidate in candidates:
+                try:
+                    under(candidate)
+                except ValueError as error:
+                    log.debug("%s is rejected: %s", candidate, error)
+                else:
+                    runs[candidate] = partial(under, candidate)
+            loops = max(loops_for({"default": runs[None]}, seconds=SECONDS_PER_TIME).values())
+            return take_turns(runs, repeats=rounds, loops=dict.fromkeys(runs, loops))
 
-    return in_precision
+    return measure
 
 
 def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.Result]) -> dict[str, Any]:

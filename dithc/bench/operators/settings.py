@@ -39,9 +39,9 @@ class Case:
     ways: Mapping[str, Mapping[str, Run]] = field(repr=False)
 
 
-def precision(dtype: Precision) -> AbstractContextManager[Any]:
+def precision(dtype: Precision, device: str = "cpu") -> AbstractContextManager[Any]:
     """Return the context of a forward pass in training, for building and running cases."""
-    return torch.autocast("cpu", dtype=torch.bfloat16) if dtype == "bf16" else nullcontext()
+    return torch.autocast(device, dtype=torch.bfloat16) if dtype == "bf16" else nullcontext()
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

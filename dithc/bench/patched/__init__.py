@@ -1,6 +1,6 @@
 """Benchmark of `hcops.patch` on third-party models: a training step, plain, compiled and patched, interleaved.
 
-`bench_patch` measures, `patch_table` formats the result. `own` contains models with the structure of third-party
+`own` contains models with the structure of third-party
 models, `foreign` builds models of timm, diffusers and transformers if these are installed. Every variant trains a
 separate copy of one model with torch's default AdamW. An unavailable model or variant is a row with its reason.
 Gradients of the patched copy and of plain torch are compared with float64. To add a model, add a function to `own` or
@@ -8,6 +8,5 @@ Gradients of the patched copy and of plain torch are compared with float64. To a
 """
 
 from dithc.bench.patched.measure import PatchSettings, bench_patch
-from dithc.bench.patched.table import patch_table
 
-__all__ = ["PatchSettings", "bench_patch", "patch_table"]
+__all__ = ["PatchSettings", "bench_patch"]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dithc import hcops
 from dithc.bench.patched import foreign, own
-from dithc.bench.record import circumstances, prepare_threads
+from dithc.bench.record import circumstances, prepare_threads, require_among
 from dithc.bench.timing import spread, take_turns
-from dithc.log import logger, problem
+from dithc.log import logger
 
 log = logger(__name__)
 
@@ -28,15 +28,7 @@ Loss = Callable[[nn.Module, int], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings:
-    """Settings of the patch benchmark.
-
-    Attributes:
-        models: subset of MODELS.
-        dtypes: fp32; autocast (bfloat16 with fp32 weights); bf16 (the complete model).
-        compare: variants among eager, compile.
-        batch: images per step, or sequences of 256 tokens.
-        threads: compute threads; None selects the core plan's.
-    """
+    """Settings of the patch benchmark, described by `dithc bench patch --help`."""
 
     models: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("fp32", "autocast")
@@ -48,29 +40,34 @@ class PatchSettings:
     seed: int = 0
 
 
+def _typed(model: nn.Module, *shape: int) -> tuple[Tensor, Tensor]:
+    """Return random numbers in fp32, and in the type of a model."""
+    numbers = torch.randn(*shape)
+    return numbers, numbers.to(next(model.parameters()).dtype)
+
+
 def _classes(model: nn.Module, batch: int) -> Tensor:
-    return F.cross_entropy(model(torch.randn(batch, 3, 224, 224).to(_type(model))).float(), torch.arange(batch))
+    return F.cross_entropy(model(_typed(model, batch, 3, 224, 224)[1]).float(), torch.arange(batch))
 
 
 def _words(model: nn.Module, batch: int) -> Tensor:
     words = torch.randint(0, 4096, (batch, 256))
     found = model(words)
-    scores = getattr(found, "logits", found)
-    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten())
+    return F.cross_entropy(getattr(found, "logits", found).flatten(0, 1).float(), words.flatten())
 
 
 def _unet(model: nn.Module, batch: int) -> Tensor:
-    noise = torch.randn(batch, 3, 32, 32)
-    return F.mse_loss(model(noise.to(_type(model)), torch.arange(batch)).sample.float(), noise)
+    noise, typed = _typed(model, batch, 3, 32, 32)
+    return F.mse_loss(model(typed, torch.arange(batch)).sample.float(), noise)
 
 
 def _dit(model: nn.Module, batch: int) -> Tensor:
-    noise = torch.randn(batch, 4, 32, 32)
-    return F.mse_loss(model(noise.to(_type(model)), torch.arange(batch), torch.arange(batch)).sample.float(), noise)
+    noise, typed = _typed(model, batch, 4, 32, 32)
+    return F.mse_loss(model(typed, torch.arange(batch), torch.arange(batch)).sample.float(), noise)
 
 
 def _siglip(model: nn.Module, batch: int) -> Tensor:
-    found: Tensor = model(pixel_values=torch.randn(batch, 3, 224, 224).to(_type(model))).pooler_output
+    found: Tensor = model(pixel_values=_typed(model, batch, 3, 224, 224)[1]).pooler_output
     return found.float().square().mean()
 
 
@@ -87,15 +84,11 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
 
 
 def bench_patch(settings: PatchSettings) -> dict[str, Any]:
-    """Measure every model in every type and return the result for JSON.
-
-    Raises:
-        UserError: a name is unknown, or a number is invalid.
-    """
+    """Measure every model in every type and return the result for JSON."""
     models = settings.models or tuple(MODELS)
-    _known("models", models, MODELS)
-    _known("dtypes", settings.dtypes, DTYPES)
-    _known("compare", settings.compare, (EAGER, COMPILE))
+    require_among("bench patch, models", models, MODELS)
+    require_among("bench patch, dtypes", settings.dtypes, DTYPES)
+    require_among("bench patch, compare", settings.compare, (EAGER, COMPILE))
     machine, core_plan = prepare_threads(settings.threads)
     cases = [_case(name, dtype, settings) for name in models for dtype in settings.dtypes]
     return {
@@ -104,12 +97,6 @@ def bench_patch(settings: PatchSettings) -> dict[str, Any]:
         "cases": cases,
         **circumstances(machine, core_plan),
     }
-
-
-def _known(what: str, given: tuple[str, ...], known: Any) -> None:
-    if unknown := [name for name in given if name not in known]:
-        expected, fix = f"names among {', '.join(known)}", "correct the names"
-        raise problem(f"bench patch, {what}", got=", ".join(unknown), expected=expected, fix=fix)
 
 
 def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
@@ -166,9 +153,7 @@ class _Step:
 
 
 def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
-    """Return relative gradient errors of the first step against float64, plain and patched; nan without float64
-    support.
-    """
+    """Return relative gradient errors of the first step, plain and patched; nan without float64 support."""
     double = copy.deepcopy(model).double()
     try:
         truth = _gradient(double, "fp64", loss, settings)
@@ -192,7 +177,3 @@ def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings)
 
 def _precision(dtype: str) -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "autocast")
-
-
-def _type(model: nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype

@@ -21,7 +21,7 @@ from dithc.bench.quality.plan import (
     points,
     run_name,
 )
-from dithc.bench.quality.result import judge, quality_table
+from dithc.bench.quality.result import judge, quality_summary
 
 __all__ = [
     "Plan",
@@ -30,6 +30,6 @@ __all__ = [
     "judge",
     "point_name",
     "points",
-    "quality_table",
+    "quality_summary",
     "run_name",
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
+from dithc.bench.record import require_among
 from dithc.config import Experiment, training
 from dithc.log import problem
 from dithc.runs import digest
@@ -28,8 +29,7 @@ class Plan:
         candidates: runs to compare with `baseline`; the baseline's own name is allowed and trains with other seeds.
         seeds: seeds of the runs.
         evaluation: evaluation of `base` that defines sampling and scoring. A variant that needs another sampler has a
-            separate
-            evaluation, with the same images, real tiles and extractor.
+            separate evaluation, with the same images, real tiles and extractor.
         environment: digest of the environment of the timed steps.
     """
 
@@ -43,18 +43,8 @@ class Plan:
     calibration_steps: ClassVar[int] = 24
 
     def __post_init__(self) -> None:
-        for kind, names, section in (
-            ("runs", self.contenders, self.base.runs),
-            ("evaluations", (self.evaluation,), self.base.evaluations),
-        ):
-            for name in names:
-                if name not in section:
-                    raise problem(
-                        f"{kind} of the comparison",
-                        got=name,
-                        expected=f"one of {', '.join(section) or 'none'}",
-                        fix=f"choose one of these, or add it to the section `{kind}`",
-                    )
+        require_among("runs of the comparison", self.contenders, self.base.runs)
+        require_among("evaluations of the comparison", [self.evaluation], self.base.evaluations)
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
             raise problem(
                 "seeds and candidates of the comparison",
@@ -187,12 +177,9 @@ def point_name(run: str, step: int) -> str:
 def calibrated_seconds(
     measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
 ) -> dict[str, float]:
-    """Return seconds per step of each variant, normalized to a reference variant.
+    """Return seconds per step of each variant from interleaved runs.
 
-    Args:
-        measured: seconds per step in several interleaved runs.
-        beside: reference variant.
-        known: seconds of the reference in the first measurement; None uses this measurement.
+    They are normalized to the seconds `known` of a reference variant in the first measurement, if any.
     """
     found = {name: median(each) for name, each in measured.items()}
     scale = 1.0 if known is None else known / found[beside]
@@ -200,11 +187,7 @@ def calibrated_seconds(
 
 
 def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
-    """Return the steps of each variant that fill a budget of wall time, given its seconds per step.
-
-    Raises:
-        UserError: the budget is shorter than 8 steps.
-    """
+    """Return the steps of each variant that fill a budget of wall time, given its seconds per step."""
     steps = {name: int(budget_seconds / each) // PARTS * PARTS for name, each in seconds.items()}
     short = {name: seconds[name] for name, count in steps.items() if count < PARTS}
     if short:

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from dithc.bench.quality.plan import SHARES, Plan, point_name, points, run_name
+from dithc.summaries import Measurement, Table, percent, rounded, short
 
 OF_THE_LAST = ("kid", "headroom", "copies")  # of both runs of a pair
 Numbers = Mapping[str, Mapping[str, Any]]
@@ -81,14 +82,8 @@ def judge(
 ) -> dict[str, Any]:
     """Compute the result of a comparison.
 
-    Args:
-        plan: comparison.
-        steps: steps of each variant.
-        seconds: seconds per step of each variant.
-        runs: numbers of the manifests by run.
-        scores: numbers of the manifests by evaluation.
-        codecs: training seconds of each variant's codec; empty without a trained codec.
-        flops: floating-point operations per step of each variant.
+    `runs` and `scores` are numbers of manifests, by run and evaluation. `codecs` has the training seconds of each
+    variant's codec, and no entry without a trained codec. Steps, seconds and flops per step are by variant.
     """
     kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
     before = {
@@ -123,13 +118,8 @@ def judge(
         )
     return {
         "bench": "quality",
-        "settings": {
-            "experiment": plan.base.name,
-            "baseline": plan.baseline,
-            "candidates": list(plan.candidates),
-            "seeds": list(plan.seeds),
-            "evaluation": plan.evaluation,
-        },
+        "settings": {name: getattr(plan, name) for name in ("baseline", "candidates", "seeds", "evaluation")}
+        | {"experiment": plan.base.name},
         "steps": dict(steps),
         "seconds_per_step": dict(seconds),
         "seconds_before": before,
@@ -171,43 +161,42 @@ def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
     return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
 
 
-def quality_table(result: Mapping[str, Any]) -> str:
-    """Format the scores of each run by fraction of its steps, their limits, then the ratios."""
+def quality_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the scores of each run by fraction of its steps, their limits, and the ratios."""
     chosen = result["settings"]
-    lines = [
-        f"{chosen['experiment']}, scored by {chosen['evaluation']}; steps: "
-        + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
-        f"{'run':<28}"
-        + "".join(f"{f'FID at {share:g}':>14}" for share in SHARES)
-        + f"{'KID':>11}{'seconds':>10}{'left':>8}{'copies':>8}",
+    runs = [
+        [f"{one['contender']}, seed {one['seed']}", *(rounded(point["fid"], digits=4) for point in one["points"])]
+        + [rounded(one["points"][-1]["kid"], digits=4), short(one["points"][-1]["seconds"])]
+        + [percent(one["points"][-1][name], decimals=0) for name in ("headroom", "copies")]
+        for one in result["trainings"]
     ]
-    for training in result["trainings"]:
-        points = training["points"]
-        left, copies = points[-1]["headroom"], points[-1]["copies"]
-        who = f"{training['contender']}, seed {training['seed']}"
-        lines.append(
-            f"{who:<28}"
-            + "".join(f"{point['fid']:>14.4g}" for point in points)
-            + (f"{'-':>11}" if points[-1]["kid"] is None else f"{points[-1]['kid']:>11.4g}")
-            + f"{points[-1]['seconds']:>10.1f}"
-            + "".join(f"{'-':>8}" if share is None else f"{100 * share:>7.0f}%" for share in (left, copies))
-        )
-    for name, limits in result["limits"].items():
-        floor = "none" if limits["floor"] is None else f"{limits['floor']:.4g}"
-        lines.append(
-            f"{name}: untrained weights {limits['untrained']:.4g}, codec alone {limits['codec']:.4g}, floor {floor}, "
-            f"n {limits['n']}"
-        )
-    for label, ratio in result["ratios"].items():
-        by_seed = ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"])
-        bound = f"{ratio['bound']} " if ratio["bound"] else ""
-        lines.append(
-            f"{label} over {chosen['baseline']}: R {bound}{_told(ratio, 'wall')} by wall time, "
-            f"{_told(ratio, 'flop')} by operations; by seed {by_seed}"
-        )
-    return "\n".join(lines)
+    limits = [
+        [name, *(rounded(one[key], digits=4) for key in ("untrained", "codec", "floor")), str(one["n"])]
+        for name, one in result["limits"].items()
+    ]
+    ratios = [
+        [
+            *(label, *(f"{ratio['bound']} {_told(ratio, axis)}".strip() for axis in ("wall", "flop"))),
+            ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"]),
+        ]
+        for label, ratio in result["ratios"].items()
+    ]
+    of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "Seconds", "Left", "Copies"]
+    return Measurement(
+        title=f"{chosen['experiment']}, scored by {chosen['evaluation']}; steps: "
+        + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
+        tables=[
+            Table(title="Scores", head=of_runs, rows=runs),
+            Table(title="Limits", head=["Run", "Untrained weights", "Codec alone", "Floor", "Images"], rows=limits),
+            Table(
+                title=f"Speedup over {chosen['baseline']}, R",
+                head=["Run", "By wall time", "By operations", "By seed"],
+                rows=ratios,
+            ),
+        ],
+    )
 
 
 def _told(ratio: Mapping[str, Any], axis: str) -> str:
     deviation = ratio[f"{axis}_deviation"]
-    return f"{ratio[axis]:.2f}" + (f" +- {deviation:.2f}" if deviation is not None else "")
+    return f"{ratio[axis]:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")

@@ -6,20 +6,18 @@ Purpose: the speedup of a partition is meaningful relative to one rank in the sa
 
 Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `CONTENDERS` on them for
 each `Cell` of `SamplingSettings`. Variants with a cache only generate images. Then an image is decoded by several
-variants (`decoders`, `decoding`). `serve` runs in these processes; `sampling_table` formats the result.
+variants (`decoders`). `serve` runs in these processes; `sampling_table` formats the result.
 
 Invariants: idle processes sleep at a socket and use no core. The time of a round is the time of its slowest rank, from
 a barrier on. Memory is measured in freshly started ranks. Every output on every rank is compared numerically with the
 output of one rank. All weights are random, including heads and gates, because untrained networks return 0 regardless of
 faults.
 
-Extending: add a variant to `contenders.CONTENDERS`, with a class like `ways.Ours` if it is not a partition of dithc.
-Add a decoder to `decoders.DECODERS`. Only `theirs.py` imports diffusers.
+Extending: add a variant to `contenders.CONTENDERS`. Add a decoder to `decoders.DECODERS`. Only `theirs.py` imports diffusers.
 """
 
-from dithc.bench.sampling.contenders import CONTENDERS
+from dithc.bench.sampling.contenders import DIFFUSERS, NORMAL
 from dithc.bench.sampling.measure import SamplingSettings, bench_sampling
 from dithc.bench.sampling.processes import serve
-from dithc.bench.sampling.ways import Cell
 
-__all__ = ["CONTENDERS", "Cell", "SamplingSettings", "bench_sampling", "serve"]
+__all__ = ["DIFFUSERS", "NORMAL", "SamplingSettings", "bench_sampling", "serve"]

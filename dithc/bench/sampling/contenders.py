@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dithc.bench.sampling import theirs
-from dithc.bench.sampling.ways import Cache, Cell, Ours, Way
+from dithc.bench.sampling.ways import Cache, Cell, Ours
 from dithc.config import training
 from dithc.log import UserError
 from dithc.model import DiT, DiTConfig
@@ -19,27 +19,14 @@ Where = Literal["first", "every", "ranks", "alone"]
 """
 
 
-def ours(model: DiT, cell: Cell, team: Team) -> Way:
-    """Build dithc's sampler with the parallel degrees of the team."""
-    return Ours(model, cell, team)
-
-
-def of_diffusers(model: DiT, cell: Cell, _: Team) -> Way:
-    """Build the sampler of diffusers."""
-    return theirs.Theirs(model, cell)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Variant of sampling, and the processes that run it.
+    """Variant of sampling or decoding, and the processes that run it.
 
     Attributes:
         what: description for the result.
         where: processes that run it.
         degrees: parallel degrees by number of ranks, for ranks that sample together.
-        make: factory, called in each process.
-        absent: function that returns the reason why it is unsupported, or None, before `make` is called.
-        is_optional: run only if requested by name.
         cache: cache across the steps of an image; a single step is then not measured.
     """
 
@@ -47,18 +34,15 @@ class Contender:
     what: str
     where: Where
     degrees: Callable[[int], Degrees] | None = None
-    make: Callable[[DiT, Cell, Team], Way] = ours
-    absent: Callable[[DiT, Cell], str | None] = lambda *_: None
-    is_optional: bool = False
     cache: Cache = None
 
     def calls(self, ranks: int) -> int:
         """Return the images or network evaluations per round."""
         return ranks if self.where == "every" else 1
 
-    def build(self, model: DiT, cell: Cell, team: Team) -> Way:
+    def build(self, model: DiT, cell: Cell, team: Team) -> Ours | theirs.Theirs:
         """Build the variant in a process."""
-        return Ours(model, cell, team, cache=self.cache) if self.cache is not None else self.make(model, cell, team)
+        return theirs.Theirs(model, cell) if self.name == DIFFUSERS else Ours(model, cell, team, cache=self.cache)
 
     def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
         """Return the reason why its degrees or cache do not fit a cell, or None."""
@@ -128,9 +112,6 @@ CONTENDERS = (
         name=DIFFUSERS,
         what="diffusers' DiTPipeline with the same weights, one process with the cores of all ranks",
         where="alone",
-        make=of_diffusers,
-        absent=theirs.absent,
-        is_optional=True,
     ),
     Contender(
         name="taylor-3",
@@ -146,6 +127,8 @@ CONTENDERS = (
         cache=training.FirstBlock(kind="first-block"),
     ),
 )
+NORMAL = tuple(one.name for one in CONTENDERS if one.name != DIFFUSERS)
+"""Names of all variants that need no other library."""
 
 
 def named(names: Sequence[str]) -> list[Contender]:

@@ -5,7 +5,6 @@ Legend: R ranks; Z latent channels, h, w latent; H, W image.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dithc.bench.sampling import theirs
-from dithc.bench.sampling.contenders import BASE, WHOLE, Where
+from dithc.bench.sampling.contenders import BASE, WHOLE, Contender
 from dithc.bench.sampling.ways import SEED
 from dithc.comm import Group
 from dithc.latents import Codec, codecs
@@ -35,24 +34,15 @@ BY_ROWS, APART = "by-rows", "apart"
 OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """Variant of decoding, and the processes that run it."""
-
-    name: str
-    what: str
-    where: Where
-
-
 WAYS = (
-    Way(name=BASE, what="one rank with its cores decodes the image", where="first"),
-    Way(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
-    Way(
+    Contender(name=BASE, what="one rank with its cores decodes the image", where="first"),
+    Contender(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
+    Contender(
         name=BY_ROWS,
         what="all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
         where="ranks",
     ),
-    Way(
+    Contender(
         name=APART,
         what="for comparison: all ranks decode their rows as separate images without communication; the image differs",
         where="ranks",
@@ -91,12 +81,12 @@ def _drawn(make: Callable[[], Any]) -> Any:
 class Decoder:
     """One decoder in one process."""
 
+    ran: float | None = None
+
     def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
         """Build a decoder of `DECODERS` with `width` channels for a square image of `size` pixels, shared by `group`.
 
-        Raises:
-            ImportError: diffusers is not installed.
-            ValueError: ranks cannot share the decoder.
+        Raises ImportError without diffusers, and ValueError if ranks cannot share the decoder.
         """
         self._ranks, self._rank = group.size, group.rank
         codec = DECODERS[name](width)
@@ -130,12 +120,8 @@ class Decoder:
         return peak_rss_bytes() - before if is_known else None
 
 
-def refused(size: int, width: int, *, ranks: int) -> None:
-    """Reject invalid decoding settings before any process starts.
-
-    Raises:
-        UserError: a decoder does not support the sides, or there are fewer latent rows than ranks.
-    """
+def check(size: int, width: int, *, ranks: int) -> None:
+    """Raise UserError if no decoder supports a side or width, or if there are fewer latent rows than ranks."""
     least = LARGEST_FACTOR * ranks
     if size != 0 and (size % LARGEST_FACTOR or size < least):
         raise problem(

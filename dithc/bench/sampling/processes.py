@@ -4,44 +4,62 @@ An order is a method of `Here` and its arguments. Orders for all ranks are sent 
 answers.
 """
 
-import os
 import socket
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dithc.bench.bound_child import child_of
-from dithc.bench.sampling.contenders import Contender, Where, named
-from dithc.bench.sampling.decoders import Decoder
-from dithc.bench.sampling.ways import Cell, Way, network
+from dithc.bench.bound_child import child_of, launch_line, message_counter
+from dithc.bench.sampling import theirs
+from dithc.bench.sampling.contenders import DIFFUSERS, Contender, Where, named
+from dithc.bench.sampling.decoders import WAYS, Decoder
+from dithc.bench.sampling.ways import Cell, network
 from dithc.comm import Group, traffic
-from dithc.log import UserError, logger, problem
+from dithc.log import UserError, problem
 from dithc.parallel import Team
 
-GIVEN_BACK = ["MALLOC_MMAP_THRESHOLD_=65536"]  # for glibc, which otherwise raises this threshold when memory is freed
+GIVEN_BACK = {
+    "MALLOC_MMAP_THRESHOLD_": "65536"
+}  # for glibc, which otherwise raises this threshold when memory is freed
 LOOK_SECONDS = 0.5  # between two checks for the end of a process
-log = logger(__name__)
+
+
+class Outcome(NamedTuple):
+    """Result of one or several equal runs of a variant in a process.
+
+    Attributes:
+        seconds: mean of the runs.
+        sent: bytes sent during the runs.
+        ran: fraction of computed blocks; None for all.
+    """
+
+    seconds: float
+    output: NDArray[np.float32]
+    sent: dict[str, int | None]
+    ran: float | None
 
 
 class Here:
-    """Variants and decoder of one process."""
+    """Variants of sampling, or of decoding, in one process."""
 
     def __init__(self, group: Group) -> None:
-        self._group, self._ways = group, dict[str, tuple[Contender, Way]]()
+        self._group = group
+        self._ways: dict[str, tuple[Contender, Callable[[], Tensor], Any]] = {}
         self._teams: dict[str, Team] = {}
         self._model: tuple[Any, Any] = (None, None)
         self._decoder: Decoder | None = None
 
-    def open(self, cell: Cell, names: Sequence[str]) -> dict[str, str]:
-        """Build the variants of a cell that run here. Return the reasons of failures."""
+    def open(self, cell: Cell, names: Sequence[str], is_image: bool) -> dict[str, str]:
+        """Build the variants of a cell that run here, for images or for steps. Return the reasons of failures."""
         self._ways.clear()
         key = cell.model, tuple(cell.overrides.items()), cell.tokens
         if self._model[0] != key:
@@ -49,66 +67,41 @@ class Here:
             self._model = key, network(cell)
         model, reasons = self._model[1], dict[str, str]()
         for contender in named(names):
-            reason = contender.absent(model, cell)
+            reason = theirs.absent(model, cell) if contender.name == DIFFUSERS else None
             if reason is None:
-                self._ways[contender.name] = contender, contender.build(model, cell, self._team(contender))
+                way = contender.build(model, cell, self._team(contender))
+                self._ways[contender.name] = contender, way.image if is_image else way.step, way
             else:
                 reasons[contender.name] = reason
         return reasons
 
-    def output(self, name: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
-        """Return the output of a step, and the bytes sent during it."""
-        before = traffic.sent()
-        found = self._ways[name][1].step()
-        return found.numpy(), vars(traffic.sent().since(before))
-
-    def step(self, name: str, loops: int) -> float:
-        """Return the mean seconds of consecutive steps."""
-        contender, way = self._ways[name]
-        start = self._started(contender.where)
-        for _ in range(loops):
-            way.step()
-        return (time.perf_counter() - start) / loops
-
-    def image(self, name: str) -> tuple[float, NDArray[np.float32], float | None]:
-        """Return the seconds, the image, and the fraction of computed blocks (None for all)."""
-        contender, way = self._ways[name]
-        start = self._started(contender.where)
-        found = way.image()
-        return time.perf_counter() - start, found.numpy(), way.ran
-
-    def decoder(self, name: str, width: int, size: int) -> str | None:
-        """Replace the decoder. Return the reason of a failure."""
+    def open_decoder(self, name: str, width: int, size: int) -> dict[str, str]:
+        """Replace all variants by the variants of decoding. Return the reason of a failure by the decoder's name."""
+        self._ways.clear()
         self._decoder = None
         try:
             self._decoder = Decoder(name, width=width, size=size, group=self._group)
         except (ImportError, RuntimeError, ValueError) as error:
-            return f"{error}".replace("\n", " ")[:200]
-        return None
+            return {name: f"{error}".replace("\n", " ")[:200]}
+        self._ways = {way.name: (way, partial(self._decoder.decoded, way.name), self._decoder) for way in WAYS}
+        return {}
 
-    def decoded(self, way: str) -> tuple[NDArray[np.float32], dict[str, int | None]]:
-        """Return the decoded image, and the bytes sent during decoding."""
-        assert self._decoder is not None, "call `decoder` first"
+    def run(self, name: str, loops: int) -> Outcome:
+        """Run a variant several times."""
+        contender, call, way = self._ways[name]
+        if contender.where in ("every", "ranks"):
+            self._group.barrier()
         before = traffic.sent()
-        found = self._decoder.decoded(way)
-        return found.numpy(), vars(traffic.sent().since(before))
-
-    def decode(self, way: str, where: Where) -> float:
-        """Return seconds to decode an image."""
-        assert self._decoder is not None, "call `decoder` first"
-        start = self._started(where)
-        self._decoder.decoded(way)
-        return time.perf_counter() - start
+        start = time.perf_counter()
+        for _ in range(loops):
+            found = call()
+        seconds = (time.perf_counter() - start) / loops
+        return Outcome(seconds, found.numpy(), vars(traffic.sent().since(before)), way.ran)
 
     def peak(self, way: str) -> int | None:
         """See `Decoder.peak`."""
-        assert self._decoder is not None, "call `decoder` first"
+        assert self._decoder is not None, "call `open_decoder` first"
         return self._decoder.peak(way)
-
-    def _started(self, where: Where) -> float:
-        if where in ("every", "ranks"):
-            self._group.barrier()
-        return time.perf_counter()
 
     def _team(self, contender: Contender) -> Team:
         if contender.degrees is None:
@@ -124,19 +117,17 @@ def serve(address: str, group: Group) -> None:
     here = Here(group)
     with Client(address, family="AF_UNIX") as line:
         line.send((group.size, group.rank))
-        while (order := _next(line)) is not None:
+        while True:
+            try:
+                order = line.recv()
+            except (EOFError, ConnectionError):
+                return
+            if order is None:
+                return
             method, *arguments = order
             answer = getattr(here, method)(*arguments)
             with suppress(ConnectionError):  # the connection is closed, which the next order reports
                 line.send(answer)
-
-
-def _next(line: Connection) -> Any:
-    """Return the next order; None after the last order or a closed connection."""
-    try:
-        return line.recv()
-    except (EOFError, ConnectionError):
-        return None
 
 
 class Crew:
@@ -148,11 +139,7 @@ class Crew:
         self._children = children
 
     def ask(self, where: Where, *order: Any) -> list[Any]:
-        """Send an order and return the answers of the addressed processes.
-
-        Raises:
-            UserError: a process has ended.
-        """
+        """Send an order and return the answers of the addressed processes."""
         lines = {"first": self._ranks[:1], "alone": self._alone}.get(where, self._ranks)
         for line in lines:
             line.send(order)
@@ -202,13 +189,13 @@ def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew
         door.bind(address)
         door.listen(ranks + 1)
         door.settimeout(LOOK_SECONDS)
-        starts = [(ranks, cpus, GIVEN_BACK if is_for_memory else _counting(folder)), (1, ranks * cpus, [])]
-        children = [
-            stack.enter_context(child_of(_line(address, count, threads, variables), env=_environment()))
-            for count, threads, variables in (starts[:1] if is_for_memory else starts)
-        ]
+        words = ["sampling", "--on-ranks", "--at", address]
+        variables = GIVEN_BACK if is_for_memory else message_counter(folder)
+        starts = [launch_line(words, ranks=ranks, cpus=cpus, variables=variables)]
+        starts += [] if is_for_memory else [launch_line(words, ranks=1, cpus=ranks * cpus)]
+        children = [stack.enter_context(child_of(line)) for line in starts]
         lines: dict[tuple[int, int], Connection] = {}
-        while len(lines) < (ranks if is_for_memory else ranks + 1):
+        while len(lines) < ranks + len(starts) - 1:
             with suppress(TimeoutError):
                 line = Connection(door.accept()[0].detach())
                 lines[line.recv()] = stack.enter_context(line)
@@ -217,26 +204,3 @@ def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew
         found = Crew(lines, children)
         yield found
         found.dismiss()
-
-
-def _line(address: str, ranks: int, threads: int, variables: Sequence[str]) -> list[str]:
-    launcher = "mpiexec" if ranks > 1 else "none"
-    line = [sys.executable, "-m", "dithc", "launch", "--launcher", launcher, "--ranks", str(ranks), "--cpus"]
-    line += [str(threads), "--", *(["env", *variables] if variables else [])]
-    return [*line, sys.executable, "-m", "dithc", "bench", "sampling", "--on-ranks", "--at", address]
-
-
-def _counting(folder: Path) -> list[str]:
-    """Return variables that enable message counting; log the reason if it is unavailable."""
-    try:
-        library = traffic.build_counter(folder)
-    except UserError as error:
-        log.warning("%s", error)
-        return []
-    return [f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={folder / 'mpi'}"]
-
-
-def _environment() -> dict[str, str]:
-    """Return this environment without variables of a launcher or of thread settings."""
-    unwanted = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")
-    return {name: value for name, value in os.environ.items() if name not in unwanted}

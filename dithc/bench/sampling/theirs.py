@@ -65,7 +65,7 @@ class Theirs:
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """See `ways.Way`. Guidance follows DiTPipeline."""
+        """See `Ours.step`. Guidance follows DiTPipeline."""
         x = first_noise(self._shape).to(self._net.dtype)
         is_guided = self._cell.guidance != 1
         labels = torch.tensor([self._label, self._null] if is_guided else [self._label])
@@ -77,7 +77,7 @@ class Theirs:
         return output.float()
 
     def image(self) -> Tensor:
-        """See `ways.Way`."""
+        """See `Ours.image`."""
         self._pipeline(
             class_labels=[self._label],
             guidance_scale=self._cell.guidance,
@@ -89,11 +89,7 @@ class Theirs:
 
 
 def _package() -> Any:
-    """Import diffusers in offline mode, without dtype warnings.
-
-    Raises:
-        ImportError: diffusers or a dependency is not installed.
-    """
+    """Import diffusers in offline mode, without dtype warnings."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import_module("diffusers.utils.logging").set_verbosity_error()
     package = import_module("diffusers")
@@ -102,12 +98,7 @@ def _package() -> Any:
 
 
 def autoencoder(width: int) -> Any:
-    """Return an autoencoder with Stable Diffusion's structure and `width` channels (SD has 128). Latents have 1/8 of
-    the side.
-
-    Raises:
-        ImportError: see `_package`.
-    """
+    """Return an autoencoder like Stable Diffusion's with `width` channels (SD has 128). Latents have 1/8 of the side."""
     levels = len(WIDER)
     return _package().AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * levels,

@@ -6,7 +6,7 @@ Legend: N rows, Z latent channels, h, w latent; D width.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,29 +38,18 @@ class Cell:
         return f"{self.tokens} tokens, {self.dtype}, {guided}"
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of the result."""
+        return {"tokens": self.tokens, "dtype": self.dtype, "guidance": self.guidance}
+
+    @property
     def times(self) -> list[int]:
         """Descending timesteps of an image, spaced as in diffusers' schedulers."""
         return [TRAINED_STEPS // self.steps * step for step in reversed(range(self.steps))]
 
 
-class Way(Protocol):
-    """Variant of sampling; `ran` is the fraction of blocks that the last image computed, None for all."""
-
-    ran: float | None
-
-    def step(self) -> Tensor:
-        """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
-
-    def image(self) -> Tensor:
-        """Return an image before decoding: (1, Z, h, w) fp32."""
-
-
 def config_of(cell: Cell) -> DiTConfig:
-    """Return the network configuration of a cell without allocating weights.
-
-    Raises:
-        UserError: the preset or a field is unknown, or the number of tokens is not a square.
-    """
+    """Return the network configuration of a cell without allocating weights."""
     side = math.isqrt(max(cell.tokens, 0))
     if cell.tokens < 1 or side * side != cell.tokens:
         raise problem(
@@ -84,10 +73,12 @@ def network(cell: Cell) -> DiT:
 
 
 class Ours:
-    """dithc's sampler on one or several ranks."""
+    """dithc's sampler on one or several ranks.
+
+    `ran` is the fraction of blocks that the last image computed with a cache; None without a cache.
+    """
 
     def __init__(self, model: DiT, cell: Cell, team: Team, *, cache: Cache = None) -> None:
-        """Set the cache across steps; None computes all blocks."""
         self._model, self._cell, self._team, self._cache = model, cell, team, cache
         self._shape = (model.config.in_channels, *model.config.size)
         self._over = team.over(model.config.num_tokens)
@@ -96,15 +87,14 @@ class Ours:
         self.ran: float | None = None
 
     def step(self) -> Tensor:
-        """See `Way`."""
+        """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
         return self._guided()(self._x, torch.tensor([TIMESTEP]))
 
     def image(self) -> Tensor:
-        """See `Way`."""
-        denoise = self._guided()
+        """Return an image before decoding: (1, Z, h, w) fp32."""
         found = diffusion.sample(
             "ddim",
-            denoise=denoise,
+            denoise=self._guided(),
             schedule=diffusion.Schedule.linear(TRAINED_STEPS),
             steps=self._cell.steps,
             shape=self._shape,

@@ -6,21 +6,20 @@ Legend: N batch, C channels.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from dithc.bench.ceilings import Precision
 from dithc.bench.libraries import EMULATED, linear_by, linears_served_by
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
+from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
 from dithc.diffusion import Schedule
-from dithc.log import logger, problem, progress
+from dithc.log import logger, progress
 from dithc.model import DiT
+from dithc.summaries import ABSENT, Measurement, Table, short
 
 log = logger(__name__)
 
@@ -48,13 +47,11 @@ class Platform:
         return self.contender.obstacle(self.dtype)
 
 
-def _emulated() -> AbstractContextManager[None]:
-    return linears_served_by(linear_by(EMULATED["sme"]))
-
-
 _SME = Contender(
     "products of linear layers by the emulated SME kernels, other operators by PyTorch",
-    *("reference", CONTENDERS["numba"].wrap, CONTENDERS["numba"].optimizer, EMULATED["sme"].obstacle, _emulated),
+    backend="reference",
+    obstacle=EMULATED["sme"].obstacle,
+    around=lambda: linears_served_by(linear_by(EMULATED["sme"])),
 )
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),
@@ -68,15 +65,9 @@ PLATFORMS: Mapping[str, Platform] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSettings:
-    """Settings of a training run with recorded losses.
+    """Settings of training runs with recorded losses, described by `dithc bench curves --help`."""
 
-    Attributes:
-        beside: further platforms that run the same training.
-        seed: seed of weights, images and noise.
-        threads: compute threads; None selects the core plan's.
-    """
-
-    platform: str = DITHC
+    platform: str = "c-fp32"
     beside: Sequence[str] = ()
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -91,11 +82,9 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
 
     `sme` trains a tiny network for at most 20 steps, because each product is emulated. The entries of `curves` name the
     network.
-
-    Raises:
-        UserError: the platform or preset is unknown, or a number is below one.
     """
-    _check(settings)
+    require_among("bench curves --platform", (settings.platform, *settings.beside), PLATFORMS)
+    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
     machine, core_plan = prepare_threads(settings.threads)
     overrides, steps = dict(settings.overrides), settings.steps
     if settings.platform == "sme":
@@ -112,14 +101,6 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
         "curves": curves,
         **circumstances(machine, core_plan),
     }
-
-
-def _check(settings: CurveSettings) -> None:
-    for name in (settings.platform, *settings.beside):
-        if name not in PLATFORMS:
-            expected = f"one of {', '.join(PLATFORMS)}"
-            raise problem("bench curves --platform", got=name, expected=expected, fix="correct the name")
-    require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
 
 
 def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -160,22 +141,22 @@ def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str)
         x0 = SHARE**0.5 * smooth + (1 - SHARE) ** 0.5 * torch.randn(shape, generator=generator)
         noise = torch.randn(shape, generator=generator)
         t = torch.randint(0, len(schedule), shape[:1], generator=generator)  # (N)
-        parts: tuple[Tensor, ...] = (x0, noise, schedule.q_sample(x0, t, noise), t, y)
-        return Batch(*(part.to(device) for part in parts))
+        return Batch(x0, noise, schedule.q_sample(x0, t, noise), t, y).to(device)
 
     return draw
 
 
-def curves_table(result: Mapping[str, Any]) -> str:
-    """Format one line per run."""
-    lines = [f"losses of training from scratch; {result['data']}"]
-    for curve in result["curves"]:
-        name = f"{curve['platform']:<12}"
-        if curve["status"] != "ok":
-            lines.append(f"{name}{curve['status']}: {curve['reason']}")
-            continue
-        losses = curve["losses"]
-        lines.append(
-            f"{name}{losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)} steps, {curve['seconds']:.1f} s"
-        )
-    return "\n".join(lines)
+def curves_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the first and last loss of each platform."""
+    rows = [
+        [one["platform"], short(one["losses"][0]), short(one["losses"][-1]), str(one["steps"]), short(one["seconds"])]
+        if one["status"] == "ok"
+        else [one["platform"], one["status"], *[ABSENT] * 3]
+        for one in result["curves"]
+    ]
+    head = ["Platform", "First loss", "Last loss", "Steps", "Seconds"]
+    return Measurement(
+        title=f"Losses of training from scratch; {result['data']}",
+        tables=[Table(title="Losses by platform", head=head, rows=rows)],
+        notes=[f"{one['platform']}: {one['reason']}" for one in result["curves"] if one["status"] != "ok"],
+    )

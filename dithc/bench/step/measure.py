@@ -10,7 +10,6 @@ import torch
 
 from dithc import native
 from dithc.bench.ceilings import (
-    COPY_BYTES,
     GEMM_SIZE,
     CopyCeiling,
     GemmCeiling,
@@ -19,7 +18,7 @@ from dithc.bench.ceilings import (
     multiply_add_ceiling,
 )
 from dithc.bench.energy import images_per_joule
-from dithc.bench.record import GIGA, circumstances, prepare_threads, require_at_least
+from dithc.bench.record import GIGA, circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.step.variants import (
     CONTENDERS,
     DITHC,
@@ -48,20 +47,14 @@ OUT_OF_MEMORY = "can't allocate memory"
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """Settings of the step benchmark.
-
-    Attributes:
-        dtype: fp32, or bf16 for autocast to bfloat16 with fp32 weights.
-        compare: subset of CONTENDERS; dithc always runs if available.
-        threads: compute threads; None selects the core plan's.
-        warmup: untimed steps of each variant.
-    """
+    """Settings of the step benchmark, described by `dithc bench step --help`."""
 
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 16
     dtype: Precision = "fp32"
     compare: tuple[str, ...] = ("eager", "compile")
+    device: Literal["cpu", "cuda"] = "cpu"
     threads: int | None = None
     warmup: int = 2
     repeats: int = 7
@@ -69,7 +62,9 @@ class StepSettings:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Names of all variants, dithc first."""
+        """Names of all variants, dithc first if it runs on the device."""
+        if self.device != "cpu":
+            return ("eager", "compile")
         return (DITHC, *(name for name in self.compare if name != DITHC))
 
 
@@ -87,34 +82,28 @@ class _Entry:
 
 
 def bench_step(settings: StepSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON.
-
-    Raises:
-        UserError: a variant or preset is unknown, or a number is below one.
-    """
-    check(settings)
+    """Run the benchmark and return its result for JSON."""
+    _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()
     with quiet_choices():
         torch.manual_seed(settings.seed)
         model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
-        batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
-        training = Training(model, batch=batch, dtype=settings.dtype)
+        batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed).to(settings.device)
+        training = Training(model.to(settings.device), batch=batch, dtype=settings.dtype)
         entries = [_first_run(name, training) for name in settings.contenders]
         for entry in entries:
             _warm_up(entry, settings.warmup)
         peak = peak_rss_bytes()  # of the steps, before the ceilings allocate memory
         timings, ceilings = _measure(entries, settings)
-        ours = entries[0].step
-        energy = (
-            {"status": "skipped", "reason": entries[0].reason}
-            if ours is None
-            else images_per_joule(ours, settings.batch)
-        )
+        energy = {"status": "skipped", "reason": entries[0].reason or "processor counters exclude the device"}
+        if settings.device == "cpu" and entries[0].step is not None:
+            energy = images_per_joule(entries[0].step, settings.batch)
     flops = flops_per_image(model.config)
     return {
         "bench": "step",
         "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW"},
+        "device": torch.cuda.get_device_name() if settings.device == "cuda" else "cpu",
         "model": asdict(model.config),
         "gflop_per_image": {name: getattr(flops, name) / GIGA for name in CONVENTIONS},
         "contenders": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
@@ -132,26 +121,33 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     }
 
 
-def check(settings: StepSettings) -> None:
-    """Reject invalid settings."""
-    unknown = [name for name in settings.compare if name not in CONTENDERS]
-    if unknown or not settings.compare or len(set(settings.compare)) < len(settings.compare):
-        expected = f"each at most once, among {', '.join(CONTENDERS)}"
-        raise problem("bench --compare", got=",".join(settings.compare), expected=expected, fix="correct --compare")
+def _check(settings: StepSettings) -> None:
+    require_among("bench --compare", settings.compare, CONTENDERS)
+    if len(set(settings.compare)) < len(settings.compare):
+        got, expected = ",".join(settings.compare), "each variant at most once"
+        raise problem("bench --compare", got=got, expected=expected, fix="correct --compare")
     require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise problem(
+            "bench step --device cuda",
+            got=f"PyTorch {torch.__version__}, which finds no GPU",
+            expected="a GPU, its driver, and a PyTorch with CUDA",
+            fix="remove --device, or install that PyTorch in a separate environment",
+        )
 
 
 def _first_run(name: str, training: Training) -> _Entry:
     """Build a variant, and compute a loss and gradients with the initial weights."""
     contender, entry = CONTENDERS[name], _Entry(name=name)
-    if obstacle := contender.obstacle(training.dtype):
+    obstacle = None if training.batch.x_t.is_cuda else contender.obstacle(training.dtype)
+    if obstacle:
         log.warning("skipping %s: %s", name, obstacle)
         return _Entry(name=name, status="skipped", reason=obstacle)
     log.info("%s: warming up", name)
     start = time.perf_counter()
     with _failing_as_a_result(entry):
         entry.step = TrainingStep(training, contender)
-        entry.first_loss = entry.step.without_update()
+        entry.first_loss = entry.step(updates=False)
         entry.first_seconds = time.perf_counter() - start
     return entry
 
@@ -171,7 +167,7 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        out_of_memory = isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
+        out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or OUT_OF_MEMORY in str(error)
         log.warning("%s failed", entry.name, exc_info=error)
         entry.step, entry.status = None, "oom" if out_of_memory else "failed"
         entry.reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -180,11 +176,13 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
     """Time interleaved variants and ceilings, then measure the memory of one step of each variant."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
-    gemm, copy = GemmCeiling(torch.bfloat16 if settings.dtype == "bf16" else torch.float32), CopyCeiling()
-    gemm()
-    copy()
-    ceilings: dict[str, GemmCeiling | CopyCeiling | MultiplyAddCeiling] = {"gemm": gemm, "copy": copy}
-    multiply_add = multiply_add_ceiling(settings.dtype)
+    ceilings: dict[str, GemmCeiling | CopyCeiling | MultiplyAddCeiling] = {
+        "gemm": GemmCeiling(settings.dtype, settings.device),
+        "copy": CopyCeiling(device=settings.device),
+    }
+    for ceiling in ceilings.values():
+        ceiling()
+    multiply_add = multiply_add_ceiling(settings.dtype) if settings.device == "cpu" else None
     if multiply_add is not None:
         ceilings["multiply_add"] = multiply_add
     runs: dict[str, Callable[[], object]] = {**steps, **{f"{name} ceiling": run for name, run in ceilings.items()}}
@@ -192,9 +190,9 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
         runs |= {f"{name} ceiling, {ONE_CLUSTER}": on_one_cluster(run) for name, run in ceilings.items()}
     timings = take_turns(runs, repeats=settings.repeats, are_units=True)
     for entry in entries:
-        if entry.step is not None:
+        if entry.step is not None and settings.device == "cpu":
             entry.peak_above_start_bytes = _peak_of(entry.step)
-    found: dict[str, Any] = {"gemm_size": GEMM_SIZE, "copy_bytes": COPY_BYTES}
+    found: dict[str, Any] = {"gemm_size": GEMM_SIZE}
     for name, ceiling in ceilings.items():
         timing = timings[f"{name} ceiling"]
         rate = "gb_per_second" if name == "copy" else "gflop_per_second"

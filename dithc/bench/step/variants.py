@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc import hcops, native
-from dithc.bench.ceilings import Precision
+from dithc.bench.ceilings import Precision, wait_for
 from dithc.bench.libraries import LIBRARIES, Library, linear_by, linears_served_by
 from dithc.bench.operators import precision
 from dithc.cftp import Team
@@ -37,6 +37,10 @@ class Batch:
     x_t: Tensor
     t: Tensor
     y: Tensor
+
+    def to(self, device: str) -> "Batch":
+        """Return the batch on a torch device."""
+        return Batch(*(part.to(device) for part in (self.x0, self.noise, self.x_t, self.t, self.y)))
 
     @classmethod
     def random(cls, model: DiT, schedule: Schedule, *, size: int, seed: int) -> "Batch":
@@ -80,108 +84,6 @@ class Training:
         return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
 
 
-class TrainingStep:
-    """Repeatable training step of one variant: forward, loss, backward and AdamW."""
-
-    def __init__(self, training: Training, contender: "Contender") -> None:
-        self._training, self._contender = training, contender
-        with hcops.use(contender.backend):
-            self._forward = contender.wrap(training.model)
-            self._update = contender.optimizer(training)
-
-    def __call__(self) -> float:
-        """Run one step and return its loss."""
-        with self._contender.at_work():
-            loss = self._gradients()
-            self._update()
-        self._forget()
-        return loss
-
-    def without_update(self) -> float:
-        """Compute loss and gradients without an update."""
-        with self._contender.at_work():
-            loss = self._gradients()
-        self._forget()
-        return loss
-
-    def _gradients(self) -> float:
-        batch = self._training.batch
-        with precision(self._training.dtype):
-            output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
-        losses = training_loss(
-            output, objective=self._training.objective, x0=batch.x0, x_t=batch.x_t, t=batch.t, noise=batch.noise
-        )
-        loss = losses["loss"].mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
-    def _forget(self) -> None:
-        for weight in self._training.weights:
-            weight.grad = None
-
-
-@dataclass(frozen=True)
-class Contender:
-    """Variant of training.
-
-    Attributes:
-        what: description for the result.
-        backend: backend of hcops.
-        wrap: function that builds the callable from the model.
-        optimizer: function that builds the weight update.
-        obstacle: function that returns the reason why a type is unsupported here, or None.
-        around: context of its steps: CPU affinity, or the library of its linear layers.
-    """
-
-    what: str
-    backend: str
-    wrap: Callable[[nn.Module], Callable[..., Tensor]]
-    optimizer: Callable[[Training], Callable[[], object]]
-    obstacle: Callable[[Precision], str | None]
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Activate its backend and context."""
-        with hcops.use(self.backend), self.around():
-            yield
-
-
-@contextmanager
-def one_cluster() -> Iterator[None]:
-    """Run operators on the thread count of one core cluster, unpinned; `cftp-1-cluster` of `bench strategies` pins
-    them.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(len(Team.of().clusters[0]))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
-    """Wrap `run` with the thread count of one core cluster."""
-
-    def narrowed() -> None:
-        with one_cluster():
-            run()
-
-    return narrowed
-
-
-def _as_it_is(model: nn.Module) -> Callable[..., Tensor]:
-    return model
-
-
-def _compile(model: nn.Module) -> Callable[..., Tensor]:
-    return cast(Callable[..., Tensor], torch.compile(model))
-
-
-def _torch_update(training: Training) -> Callable[[], object]:
-    return training.torch_adamw.step
-
-
 def _own_update(training: Training) -> Callable[[], object]:
     """Return AdamW of the active backend."""
     settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
@@ -195,10 +97,6 @@ def _own_update(training: Training) -> Callable[[], object]:
         hcops.optimizer.adamw(weights, gradients, training.first, training.second, step=steps, **settings)
 
     return update
-
-
-def _nothing(dtype: Precision) -> None:
-    return None
 
 
 def _no_library(dtype: Precision) -> str | None:
@@ -224,42 +122,114 @@ def _no_compiler(dtype: Precision) -> str | None:
     return f"torch.compile needs a C++ compiler: no {' or '.join(candidates)} on PATH"
 
 
-def _by(name: str, library: Library) -> Contender:
-    """Return the variant that computes products of linear layers by a library, and other operators by dithc."""
+@dataclass(frozen=True)
+class Contender:
+    """Variant of training, by default dithc's operators and AdamW.
 
-    def obstacle(dtype: Precision) -> str | None:
-        return _no_library(dtype) or library.obstacle(dtype)
+    Attributes:
+        what: description for the result.
+        backend: backend of hcops.
+        wrap: function that builds the callable from the model.
+        optimizer: function that builds the weight update.
+        obstacle: function that returns the reason why a type is unsupported here, or None.
+        around: context of its steps: CPU affinity, or the library of its linear layers.
+    """
 
-    return Contender(
-        f"products of linear layers by {name}, other operators by dithc",
-        *("c", _as_it_is, _own_update, obstacle, lambda: linears_served_by(linear_by(library))),
-    )
+    what: str
+    backend: str = "c"
+    wrap: Callable[[nn.Module], Callable[..., Tensor]] = lambda model: model
+    optimizer: Callable[[Training], Callable[[], object]] = _own_update
+    obstacle: Callable[[Precision], str | None] = _no_library
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Activate its backend and context."""
+        with hcops.use(self.backend), self.around():
+            yield
+
+
+class TrainingStep:
+    """Repeatable training step of one variant: forward, loss, backward and AdamW."""
+
+    def __init__(self, training: Training, contender: Contender) -> None:
+        self._training, self._contender = training, contender
+        with hcops.use(contender.backend):
+            self._forward = contender.wrap(training.model)
+            self._update = contender.optimizer(training)
+
+    def __call__(self, *, updates: bool = True) -> float:
+        """Run one step, optionally without the update of the weights, and return its loss."""
+        training, batch = self._training, self._training.batch
+        with self._contender.at_work():
+            with precision(training.dtype, batch.x_t.device.type):
+                output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
+            inputs = {"x0": batch.x0, "x_t": batch.x_t, "t": batch.t, "noise": batch.noise}
+            loss = training_loss(output, objective=training.objective, **inputs)["loss"].mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if updates:
+                self._update()
+        for weight in training.weights:
+            weight.grad = None
+        wait_for(loss)
+        return float(loss.detach())
 
 
 @contextmanager
-def _by_the_rule() -> Iterator[None]:
-    """Block every product by the default rule and ignore tuning."""
-    with tuning.trying(None):
+def one_cluster() -> Iterator[None]:
+    """Run operators on the thread count of one core cluster, unpinned; `cftp-1-cluster` of `bench strategies` pins
+    them.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(Team.of().clusters[0]))
+    try:
         yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
+    """Wrap `run` with the thread count of one core cluster."""
+
+    def narrowed() -> None:
+        with one_cluster():
+            run()
+
+    return narrowed
+
+
+def _by(name: str, library: Library) -> Contender:
+    """Return the variant that computes products of linear layers by a library, and other operators by dithc."""
+    return Contender(
+        f"products of linear layers by {name}, other operators by dithc",
+        obstacle=lambda dtype: _no_library(dtype) or library.obstacle(dtype),
+        around=lambda: linears_served_by(linear_by(library)),
+    )
+
+
+def _by_torch(what: str, **changes: Any) -> Contender:
+    """Return a variant with PyTorch's operators and fused AdamW."""
+    given: dict[str, Any] = {"backend": "reference", "obstacle": lambda dtype: None} | changes
+    return Contender(what, optimizer=lambda training: training.torch_adamw.step, **given)
 
 
 DITHC, ONE_CLUSTER, OWN_PRODUCTS, UNTUNED = "dithc", "one-cluster", "own-products", "untuned"
-TORCH = "PyTorch's operators"
 CONTENDERS: Mapping[str, Contender] = {
-    DITHC: Contender("dithc's C operators and AdamW", "c", _as_it_is, _own_update, _no_library),
-    UNTUNED: Contender("dithc without a tuning", "c", _as_it_is, _own_update, _no_library, _by_the_rule),
+    DITHC: Contender("dithc's C operators and AdamW"),
+    UNTUNED: Contender("dithc without a tuning", around=lambda: tuning.trying(None)),
     OWN_PRODUCTS: Contender(
-        "products of linear layers by dithc, without fused epilogues",
-        *("c", _as_it_is, _own_update, _no_library, lambda: linears_served_by(hcops.linear)),
+        "products of linear layers by dithc, without fused epilogues", around=lambda: linears_served_by(hcops.linear)
     ),
     **{name: _by(name, library) for name, library in LIBRARIES.items()},
     ONE_CLUSTER: Contender(
-        "dithc on the core count of one core cluster", "c", _as_it_is, _own_update, _no_second_cluster, one_cluster
+        "dithc on the core count of one core cluster", obstacle=_no_second_cluster, around=one_cluster
     ),
-    "numba": Contender("dithc's Numba operators and AdamW", "numba", _as_it_is, _own_update, _nothing),
-    "eager": Contender(f"{TORCH}, eager; fused AdamW", "reference", _as_it_is, _torch_update, _nothing),
-    "compile": Contender(
-        f"{TORCH} under torch.compile; fused AdamW", "reference", _compile, _torch_update, _no_compiler
+    "numba": Contender("dithc's Numba operators and AdamW", backend="numba", obstacle=lambda dtype: None),
+    "eager": _by_torch("PyTorch's operators, eager; fused AdamW"),
+    "compile": _by_torch(
+        "PyTorch's operators under torch.compile; fused AdamW",
+        wrap=lambda model: cast(Callable[..., Tensor], torch.compile(model)),
+        obstacle=_no_compiler,
     ),
 }
 

@@ -1,12 +1,12 @@
 """Summaries of benchmark results, shown on a terminal and in the report.
 
-Contents: `summary` returns the tables, notes and conditions of a result, and `table` its text.
+Contents: `summary` returns the tables, notes and conditions of a result.
 
 Invariants: summaries contain numbers of the result and ratios of them. They measure nothing.
 
 Extending: another benchmark is a function that returns a `Measurement`, and an entry of `tables.SUMMARIES`.
 """
 
-from dithc.bench.tables.tables import summary, table
+from dithc.bench.tables.tables import summary
 
-__all__ = ["summary", "table"]
+__all__ = ["summary"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dithc.bench.collectives import collectives_table
-from dithc.bench.patched import patch_table
-from dithc.bench.quality import quality_table
+from dithc.bench.collectives import collectives_summary
+from dithc.bench.quality import quality_summary
 from dithc.bench.record import GIGA
 from dithc.bench.step import curves
 from dithc.bench.tables.automem import automem_summary
+from dithc.bench.tables.patch import patch_summary
 from dithc.bench.tables.sampling import sampling_summary
 from dithc.bench.tables.scaling import scaling_summary
 from dithc.bench.tables.step import step_summary
@@ -19,16 +19,9 @@ from dithc.summaries import Measurement, Table, percent, rounded, short, with_de
 MIB, MICRO = 1 << 20, 1e-6
 
 
-def summary(result: Mapping[str, Any]) -> Measurement | None:
-    """Return the summary of a benchmark result; None if only the terminal shows its results."""
-    summarize = SUMMARIES.get(result["bench"])
-    return summarize(result) if summarize else None
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """Format the result of a benchmark for a terminal."""
-    found = summary(result)
-    return found.text() if found else TEXTS[result["bench"]](result)
+def summary(result: Mapping[str, Any]) -> Measurement:
+    """Return the summary of a benchmark result."""
+    return SUMMARIES[result["bench"]](result)
 
 
 def ops_summary(result: Mapping[str, Any]) -> Measurement:
@@ -105,17 +98,15 @@ def tune_summary(result: Mapping[str, Any]) -> Measurement:
 
 SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {
     "automem": automem_summary,
+    "collectives": collectives_summary,
+    "curves": curves.curves_summary,
     "ops": ops_summary,
+    "patch": patch_summary,
+    "quality": quality_summary,
     "sampling": sampling_summary,
     "scaling": scaling_summary,
     "step": step_summary,
     "stepwise": stepwise_summary,
     "strategies": strategies_summary,
     "tune": tune_summary,
-}
-TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "collectives": collectives_table,
-    "curves": curves.curves_table,
-    "patch": patch_table,
-    "quality": quality_table,
 }

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +15,43 @@ LONGEST_WAIT_SECONDS, PAUSE_SECONDS = 10.0, 0.02
 log = logger(__name__)
 
 
+def _own_v2(root: Path, own_groups: Path) -> Path:
+    """Return this process's version 2 group, or raise OSError if it does not delegate memory control."""
+    folder = root / _path_of(own_groups, controller="")
+    if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
+        raise OSError(f"{folder} does not delegate memory control")
+    return folder
+
+
+def _own_v1(root: Path, own_groups: Path) -> Path:
+    """Return this process's version 1 group, or raise OSError if its limits exclude child groups."""
+    folder = root / "memory" / _path_of(own_groups, controller="memory")
+    if (folder / "memory.use_hierarchy").read_text().strip() != "1":
+        raise OSError(f"limits of {folder} exclude its child groups")
+    return folder
+
+
+def _path_of(own_groups: Path, *, controller: str) -> str:
+    """Return the path of this process's group under a version 1 controller, or under version 2 with an empty name."""
+    for line in own_groups.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    raise OSError("this process is not in a control group")
+
+
 class _Version(NamedTuple):
-    """File names of a control-group version: memory limit, swap limit, kill count."""
+    """Version of control groups: function that returns the group of this process, and names of files."""
 
     name: str
+    own: Callable[[Path, Path], Path]
     limit: str
     swap: str
     kills: str
 
 
-V1 = _Version("v1", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control")
-V2 = _Version("v2", "memory.max", "memory.swap.max", "memory.events")
+V1 = _Version("v1", _own_v1, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control")
+V2 = _Version("v2", _own_v2, "memory.max", "memory.swap.max", "memory.events")
 
 
 class MemoryLimit:
@@ -42,17 +69,17 @@ class MemoryLimit:
         self, limit_bytes: int | None, *, ranks: int, root: Path = CGROUPS, own_groups: Path = OWN_GROUPS
     ) -> None:
         self.how, self.data_bytes = "", None
-        self._group: _Group | None = None
+        self._folder: Path | None = None
+        self._version = V2
         if limit_bytes is None:
             return
         reasons = []
-        for version, parent in ((V2, _own_v2), (V1, _own_v1)):
+        for version in (V2, V1):
             try:
-                self._group = _Group(version, parent(root, own_groups), limit_bytes)
+                self._create(version, version.own(root, own_groups) / f"dithc-bench-{os.getpid()}", limit_bytes)
             except OSError as error:
                 reasons.append(f"{version.name}: {error}")
             else:
-                self.how = f"control group {self._group.folder} ({version.name}), {self._group.said}"
                 return
         self.data_bytes = limit_bytes // ranks
         self.how = (
@@ -60,92 +87,45 @@ class MemoryLimit:
             f"no control group can be created ({'; '.join(reasons)})"
         )
 
+    def _create(self, version: _Version, folder: Path, limit_bytes: int) -> None:
+        """Create a group without swap. Version 1 limits memory and swap together."""
+        folder.mkdir()
+        try:
+            (folder / version.limit).write_text(str(limit_bytes))
+            swap, said = folder / version.swap, "swap unlimited, because this kernel does not count it"
+            if swap.exists():
+                swap.write_text(str(limit_bytes) if version is V1 else "0")
+                said = "no swap"
+        except OSError:
+            folder.rmdir()
+            raise
+        self._folder, self._version = folder, version
+        limit = f"{version.limit} {limit_bytes} for all ranks together"
+        self.how = f"control group {folder} ({version.name}), {limit}, {said}"
+
     def enter(self) -> None:
         """Enter the group in the child, before it starts the launcher."""
-        if self._group is not None:
-            (self._group.folder / "cgroup.procs").write_text(str(os.getpid()))
+        if self._folder is not None:
+            (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def struck(self) -> bool:
-        """Test whether the control group killed a process."""
-        return self._group is not None and self._group.num_kills() > 0
+        """Test whether the control group killed a process; False on kernels before 4.13."""
+        if self._folder is None:
+            return False
+        lines = (self._folder / self._version.kills).read_text().splitlines()
+        return any(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def close(self) -> None:
         """Remove the control group after its processes have ended."""
-        if self._group is not None:
-            self._group.remove()
-
-
-class _Group:
-    """Control group with a limit on memory and swap."""
-
-    def __init__(self, version: _Version, parent: Path, limit_bytes: int) -> None:
-        self.folder, self._version = parent / f"dithc-bench-{os.getpid()}", version
-        self.folder.mkdir()
-        try:
-            (self.folder / version.limit).write_text(str(limit_bytes))
-            self.said = f"{version.limit} {limit_bytes} for all ranks together, {self._forbid_swap(limit_bytes)}"
-        except OSError:
-            self.folder.rmdir()
-            raise
-
-    def _forbid_swap(self, limit_bytes: int) -> str:
-        """Disable swap. Version 1 limits memory and swap together."""
-        path = self.folder / self._version.swap
-        if not path.exists():
-            return "swap unlimited, because this kernel does not count it"
-        path.write_text(str(limit_bytes) if self._version is V1 else "0")
-        return "no swap"
-
-    def num_kills(self) -> int:
-        """Return the number of killed processes; 0 on kernels before 4.13."""
-        lines = (self.folder / self._version.kills).read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
-    def remove(self) -> None:
-        """Wait until its processes have ended, and remove it."""
         until = time.monotonic() + LONGEST_WAIT_SECONDS
-        while True:
+        while self._folder is not None:
             try:
-                self.folder.rmdir()
+                self._folder.rmdir()
+                return
             except OSError as error:
                 if time.monotonic() > until:
                     log.warning(
-                        f"control group {self.folder} cannot be removed: {error}; end its processes, then run rmdir"
+                        f"control group {self._folder} cannot be removed: {error}; end its processes, then run rmdir"
                     )
                     return
                 time.sleep(PAUSE_SECONDS)
-            else:
-                return
-
-
-def _own_v2(root: Path, own_groups: Path) -> Path:
-    """Return this process's version 2 group if it delegates memory control.
-
-    Raises:
-        OSError: the group does not exist, or it does not delegate.
-    """
-    folder = root / _path_of(own_groups, controller="")
-    if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
-        raise OSError(f"{folder} does not delegate memory control")
-    return folder
-
-
-def _own_v1(root: Path, own_groups: Path) -> Path:
-    """Return this process's version 1 group if its limits include child groups.
-
-    Raises:
-        OSError: the group does not exist, or its limits exclude child groups.
-    """
-    folder = root / "memory" / _path_of(own_groups, controller="memory")
-    if (folder / "memory.use_hierarchy").read_text().strip() != "1":
-        raise OSError(f"limits of {folder} exclude its child groups")
-    return folder
-
-
-def _path_of(own_groups: Path, *, controller: str) -> str:
-    """Return the path of this process's group under a version 1 controller, or under version 2 with an empty name."""
-    for line in own_groups.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path.lstrip("/")
-    raise OSError("this process is not in a control group")

@@ -4,19 +4,17 @@ Each rank count is a separate launch with equal core shares. Counts are interlea
 same round.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
+from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.timing import Timing, spread
-from dithc.bench.trainings.memory_limit import MemoryLimit
-from dithc.bench.trainings.run import Contender, Run, run_once, settled
-from dithc.bench.trainings.strategies import turns
+from dithc.bench.trainings.run import Contender, Run, RunSettings, interleaved, row_of, run_once
 from dithc.config import training
 from dithc.hardware import Machine as Node
 from dithc.log import logger, problem, progress
@@ -41,31 +39,14 @@ COUNTED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingSettings:
-    """Settings of the scaling benchmark.
-
-    Attributes:
-        mode: weak fixes the images per rank, strong the images over all ranks.
-        ranks: rank counts, one run each.
-        batch: images per step of each rank (weak) or of all ranks (strong).
-        overrides: fields of `model` to change (hidden_size, depth, num_heads).
-        rounds: runs of each count; every second round reverses the order.
-        warmup: untimed steps of a run.
-        without_communication: also run the same number of pairs of steps, joint and independent.
-        ranks_per_node: ranks on each of several nodes; None uses only this node.
-        cpus: cores per rank; None shares this machine equally by the largest count that fits.
-    """
+class ScalingSettings(RunSettings):
+    """Settings of the scaling benchmark, described by `dithc bench scaling --help`."""
 
     mode: Literal["weak", "strong"]
     models: tuple[str, ...] = ("DiT-B/2",)
     ranks: tuple[int, ...] = (1, 2)
     batch: int = 8
-    dtype: Precision = "fp32"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
     strategy: training.StrategyName = "cftp"
-    rounds: int = 2
-    warmup: int = 2
-    steps: int = 3
     without_communication: bool = False
     launcher: Literal["mpiexec", "srun"] = "mpiexec"
     ranks_per_node: int | None = None
@@ -79,34 +60,21 @@ class ScalingSettings:
 def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
     """Measure and return the results for JSON, with a curve per model.
 
-    Args:
-        settings: settings of the benchmark.
-        folder: folder for the files of the runs, shared by all nodes; None selects a temporary folder of this node.
-
-    Raises:
-        UserError: the settings are invalid.
+    `folder` contains the files of the runs and is shared by all nodes; None selects a temporary folder of this node.
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)
     contenders = contenders_on(machine, settings)
     for one in contenders:
-        if is_oversubscribed(one, machine):
+        if one.is_oversubscribed:
             log.warning("%d ranks x %d core(s) per node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
     curves = []
-    total = len(settings.models) * sum(_rounds(one, settings, machine) for one in contenders)
-    with (
-        tempfile.TemporaryDirectory(prefix="dithc-scaling-", dir=folder) as name,
-        progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar,
-    ):
+    total = len(settings.models) * len(contenders) * settings.rounds
+    with progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar:
         for model in settings.models:
-            runs: dict[int, list[Run]] = {one.ranks: [] for one in contenders}
-            for contender in turns(contenders, settings.rounds):
-                own = runs[contender.ranks]
-                if len(own) < _rounds(contender, settings, machine) and (not own or own[-1].status == "ok"):
-                    own.append(_run(contender, model, settings, Path(tempfile.mkdtemp(dir=name))))
-                    bar.update(1, now=f"{model} {contender.ranks} rank(s)")
-            alone = [one.ranks for one in contenders if is_oversubscribed(one, machine)]
-            curves.append(curve(model, settings, contenders, settled(runs), oversubscribed=alone))
+            run = partial(_run, model=model, settings=settings, parent=folder)
+            runs = interleaved(contenders, settings.rounds, run, bar=bar, label=model)
+            curves.append(curve(model, settings, contenders, runs))
     return {
         "bench": "scaling",
         "settings": asdict(settings),
@@ -123,7 +91,7 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
     cpus = settings.cpus or max(1, len(cores) // full)
     found = []
     for count in settings.ranks:
-        used = cores[: count * cpus]
+        nodes, used = -(-count // (settings.ranks_per_node or count)), cores[: count * cpus]
         is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(used) < len(cores)
         allowed = tuple(cpu for core in used for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
         found.append(
@@ -134,32 +102,20 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
                 cpus=cpus,
                 allowed=allowed if is_part else None,
                 launcher=settings.launcher,
-                nodes=-(-count // (settings.ranks_per_node or count)),
+                nodes=nodes,
+                # Without srun, all nodes are assumed to be equal to this one.
+                is_oversubscribed=settings.launcher != "srun" and -(-count // nodes) * cpus > len(cores),
             )
         )
     return found
 
 
-def is_oversubscribed(contender: Contender, machine: Node) -> bool:
-    """Test whether ranks of a node share cores, assuming equal nodes unless srun places ranks."""
-    per_node = -(-contender.ranks // contender.nodes)
-    return contender.launcher != "srun" and per_node * contender.cpus > len(machine.visible_cores)
-
-
 def curve(
-    model: str,
-    settings: ScalingSettings,
-    contenders: Sequence[Contender],
-    runs: Mapping[int, Sequence[Run]],
-    *,
-    oversubscribed: Sequence[int],
+    model: str, settings: ScalingSettings, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]
 ) -> dict[str, Any]:
     """Return the curve of a model with a point per rank count."""
-    config = config_of(model, settings.overrides)
-    points = [
-        _point(one, runs[one.ranks], settings, flops_per_image(config), oversubscribed=one.ranks in oversubscribed)
-        for one in contenders
-    ]
+    config = replace(PRESETS[model], **settings.overrides)
+    points = [_point(one, runs[one.name], settings, flops_per_image(config)) for one in contenders]
     measured = [point for point in points if point["status"] == "ok"]
     fair = [point for point in measured if not point["oversubscribed"]]
     for point in fair:
@@ -179,41 +135,36 @@ def curve(
     }
 
 
-def _point(
-    contender: Contender, runs: Sequence[Run], settings: ScalingSettings, flops: Flops, *, oversubscribed: bool
-) -> dict[str, Any]:
-    said = {
+def _point(contender: Contender, runs: Sequence[Run], settings: ScalingSettings, flops: Flops) -> dict[str, Any]:
+    point = {
         "nodes": contender.nodes,
         "ranks": contender.ranks,
         "cpus": contender.cpus,
-        "oversubscribed": oversubscribed,
+        "oversubscribed": contender.is_oversubscribed,
+        **dict.fromkeys(("seconds", "efficiency", "exposed_seconds", "flops_per_second")),
     }
-    bad = next((run for run in runs if run.status != "ok"), None)
-    if bad is not None:
-        empty = dict.fromkeys(("seconds", "efficiency", "exposed_seconds", "flops_per_second"))
-        return said | {"status": bad.status, "reason": bad.reason} | empty
-    timing = Timing(tuple(median(run.seconds) for run in runs))
-    images = settings.images(contender.ranks)
+    row = row_of(runs)
+    if row["status"] != "ok":
+        return point | row
+    seconds, images = row["seconds"]["median"], settings.images(contender.ranks)
     exposed = [_exchange(run, "exposed_seconds") for run in runs]
     overlaps = [found for run in runs if (found := _exchange(run, "overlap_fraction", pick=min)) is not None]
-    return said | {
-        "status": "ok",
-        "seconds": timing.median,
-        "seconds_spread": timing.to_dict(),
-        "steps_seconds": [run.seconds for run in runs],
-        "images": images,
-        "images_per_second": images / timing.median,
-        "flops_per_second": images * flops.training_total / timing.median,
-        "linear_flops_per_second": images * flops.training_linear / timing.median,
-        "efficiency": None,
-        "exposed_seconds": median(value or 0.0 for value in exposed),
-        "overlap_fraction": median(overlaps) if overlaps else None,
-        "without_communication": without_communication(runs),
-        "peak_rss_bytes_each": runs[-1].peak_rss_bytes_each,
-        "each_rank": [run.result["each_rank"] for run in runs],
-        "losses": runs[-1].losses,
-        "grad_norms": runs[-1].result["grad_norms"],
-    }
+    return (
+        point
+        | row
+        | {
+            "seconds": seconds,
+            "seconds_spread": row["seconds"],
+            "images": images,
+            "images_per_second": images / seconds,
+            "flops_per_second": images * flops.training_total / seconds,
+            "linear_flops_per_second": images * flops.training_linear / seconds,
+            "exposed_seconds": median(value or 0.0 for value in exposed),
+            "overlap_fraction": median(overlaps) if overlaps else None,
+            "without_communication": without_communication(runs),
+            "each_rank": [run.result["each_rank"] for run in runs],
+        }
+    )
 
 
 def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
@@ -258,33 +209,14 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
     return ROUNDOFF[dtype] * terms * config.depth
 
 
-def config_of(model: str, overrides: Mapping[str, Any]) -> DiTConfig:
-    """Return the architecture of a preset with overrides."""
-    return replace(PRESETS[model], **overrides)
-
-
-def _rounds(contender: Contender, settings: ScalingSettings, machine: Node) -> int:
-    return 1 if is_oversubscribed(contender, machine) else settings.rounds
-
-
-def _run(contender: Contender, model: str, settings: ScalingSettings, folder: Path) -> Run:
-    words = ["--model", model, "--batch", str(settings.images(contender.ranks)), "--dtype", settings.dtype]
-    words += ["--warmup", str(settings.warmup), "--steps", str(settings.steps)]
+def _run(contender: Contender, *, model: str, settings: ScalingSettings, parent: Path | None) -> Run:
+    words = settings.of_run(model, settings.images(contender.ranks))
     words += ["--pairs", str(settings.steps)] if settings.without_communication and contender.ranks > 1 else []
-    words += [f"--override={name}={value}" for name, value in settings.overrides.items()]
-    run = run_once(contender, words, folder=folder, limit=MemoryLimit(None, ranks=contender.ranks), counter=None)
-    if run.status == "ok":
-        log.info("%s, %d rank(s) x %d core(s): %.3f s", model, contender.ranks, contender.cpus, median(run.seconds))
-    else:
-        log.warning("%s, %d rank(s): %s: %s", model, contender.ranks, run.status, run.reason)
-    return run
+    return run_once(contender, words, parent=parent)
 
 
 def _check(settings: ScalingSettings) -> None:
-    unknown = [name for name in settings.models if name not in PRESETS]
-    if unknown or not settings.models:
-        got, expected = ",".join(unknown) or "none", f"presets among {', '.join(PRESETS)}"
-        raise problem("bench --models", got=got, expected=expected, fix="correct --models")
+    require_among("bench --models", settings.models, PRESETS)
     require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):
         got = ",".join(map(str, settings.ranks))

@@ -16,12 +16,8 @@ from statistics import median
 from typing import Any
 
 from dithc import native
-from dithc.bench.ceilings import Precision
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
-from dithc.bench.timing import Timing, spread
-from dithc.bench.trainings.memory_limit import MemoryLimit
-from dithc.bench.trainings.run import Contender, Run, run_once, settled
-from dithc.bench.trainings.strategies import turns
+from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.trainings.run import Contender, Run, RunSettings, interleaved, row_of, run_once, time_over
 from dithc.hardware import Machine
 from dithc.hcops import tuning
 from dithc.log import logger, problem, progress
@@ -82,61 +78,39 @@ BASELINE = STAGES[0].name
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepwiseSettings:
-    """Settings of the stepwise benchmark.
-
-    Attributes:
-        batch: images per step over all ranks.
-        ranks: ranks on this machine, with equal core shares.
-        stages: ordered subset of STAGES; speedups require `baseline`.
-        tune: search the matrix products first into a private folder instead of using the existing tuning.
-        rounds: runs of each stage; every second round reverses the order.
-        warmup: untimed steps of a run.
-    """
+class StepwiseSettings(RunSettings):
+    """Settings of the stepwise benchmark, described by `dithc bench stepwise --help`."""
 
     model: str = "DiT-S/2"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 8
-    dtype: Precision = "fp32"
     ranks: int = 1
     stages: tuple[str, ...] = NAMES
     tune: bool = False
     rounds: int = 3
-    warmup: int = 2
-    steps: int = 3
 
 
 def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
-    """Run the benchmark and return its result for JSON, with a row per stage.
-
-    Raises:
-        UserError: the settings are invalid, the C kernels are missing, or the tuning search failed.
-    """
+    """Run the benchmark and return its result for JSON, with a row per stage."""
     _check(settings)
     machine, core_plan = prepare_threads(None)
     contenders = contenders_of(settings, machine)
-    runs: dict[str, list[Run]] = {one.name: [] for one in contenders}
+    total = len(contenders) * settings.rounds
     with (
-        tempfile.TemporaryDirectory(prefix="dithc-stepwise-") as name,
-        progress(total=len(contenders) * settings.rounds, label="stepwise", unit="run") as bar,
+        tempfile.TemporaryDirectory(prefix="dithc-stepwise-") as folder,
+        progress(total=total, label="stepwise", unit="run") as bar,
     ):
-        folder = Path(name)
         tuned = None
-        if settings.tune and "tuned" in runs:  # as a unit, so that one tuning serves all rounds of all executions
-            tuned = folder / "tuning"
+        if settings.tune and contenders[-1].name == "tuned":  # a unit: one tuning serves all rounds of all executions
+            tuned = Path(folder) / "tuning"
             tuned.mkdir()
-            for file, text in now().unit("tuning", partial(_tune, settings, contenders[-1], folder)).items():
+            for file, text in now().unit("tuning", partial(_tune, settings, contenders[-1])).items():
                 (tuned / file).write_text(text)
-        for contender in turns(contenders, settings.rounds):
-            own = runs[contender.name]
-            if not own or own[-1].status == "ok":
-                own.append(_run(contender, settings, Path(tempfile.mkdtemp(dir=folder)), tuned=tuned))
-            bar.update(1, now=contender.name)
+        runs = interleaved(contenders, settings.rounds, partial(_run, settings=settings, tuned=tuned), bar=bar)
     return {
         "bench": "stepwise",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": contenders[0].cpus},
-        "stages": rows_of(settings, settled(runs)),
+        "stages": rows_of(settings, runs),
         **circumstances(machine, core_plan),
     }
 
@@ -157,7 +131,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
                     ranks=settings.ranks,
                     cpus=max(1, len(machine.visible_cores) // settings.ranks),
                     words=tuple(word for pair in words.items() for word in pair),
-                    environment=tuple(environment.items()),
+                    environment=dict(environment),
                 )
             )
     return found
@@ -177,11 +151,12 @@ def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> li
         if own is None:  # the previous stage stays the reference, because the program is the same
             row |= {"status": "same", "reason": "one rank does not communicate: same as the previous stage"}
             continue
-        if bad := next((run for run in own if run.status != "ok"), None):
-            row |= {"status": bad.status, "reason": bad.reason}
+        row |= row_of(own)
+        if row["status"] != "ok":
             before = None
             continue
-        row |= _measured(own)
+        ranks = own[-1].result["each_rank"]
+        row |= {"page_faults": median(rank["page_faults"] for rank in ranks), "operators": ranks[0]["operators"]}
         if stage.name == BASELINE:
             baseline = before = row
         row |= _compared(row, baseline=baseline, before=before)
@@ -189,64 +164,30 @@ def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> li
     return rows
 
 
-def _measured(runs: Sequence[Run]) -> dict[str, Any]:
-    ranks = runs[-1].result["each_rank"]
-    return {
-        "status": "ok",
-        "seconds": Timing(tuple(median(run.seconds) for run in runs)).to_dict(),
-        "steps_seconds": [run.seconds for run in runs],
-        "losses": runs[-1].losses,
-        "page_faults": median(rank["page_faults"] for rank in ranks),
-        "peak_rss_bytes_each": runs[-1].peak_rss_bytes_each,
-        "operators": ranks[0]["operators"],
-    }
-
-
 def _compared(
     row: Mapping[str, Any], *, baseline: Mapping[str, Any] | None, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    timing = Timing(tuple(row["seconds"]["all"]))
-    speedup, over_previous = (
-        None if other is None else spread(Timing(tuple(other["seconds"]["all"])).ratios_to(timing))
-        for other in (baseline, before)
-    )
     differences = [] if baseline is None else zip(row["losses"], baseline["losses"], strict=True)
     return {
-        "speedup": speedup,
-        "speedup_over_previous": over_previous,
+        "speedup": None if baseline is None else time_over(baseline, row),
+        "speedup_over_previous": None if before is None else time_over(before, row),
         "largest_difference_of_losses": max(
             (abs(ours - truth) / abs(truth) for ours, truth in differences), default=None
         ),
     }
 
 
-def _run(contender: Contender, settings: StepwiseSettings, folder: Path, *, tuned: Path | None) -> Run:
-    words = [*_of_model(settings), "--warmup", str(settings.warmup), "--steps", str(settings.steps)]
-    if contender.name == "tuned":
-        contender = _with_tuning(contender, tuned)
-    run = run_once(contender, words, folder=folder, limit=MemoryLimit(None, ranks=contender.ranks), counter=None)
+def _run(contender: Contender, *, settings: StepwiseSettings, tuned: Path | None) -> Run:
+    if contender.name == "tuned":  # by the new tuning, or by the tuning of this machine
+        given = os.environ.get(tuning.FOLDER_VARIABLE, "")
+        folder = str(tuned) if tuned else "" if given == tuning.OFF else given
+        contender = replace(contender, environment={**contender.environment, tuning.FOLDER_VARIABLE: folder})
+    run = run_once(contender, settings.of_run(settings.model, settings.batch))
     if run.status == "ok" and contender.name == "tuned" and not _is_tuned(run):
-        run = Run(
-            status="skipped", reason="no tuning for this machine and thread count; add --tune, or run `dithc tune`"
-        )
-    if run.status == "ok":
-        log.info("%s: %.3f s", contender.name, median(run.seconds))
-    else:
-        log.warning("%s: %s: %s", contender.name, run.status, run.reason)
+        reason = "no tuning for this machine and thread count; add --tune, or run `dithc tune`"
+        log.warning("skipping tuned: %s", reason)
+        return Run(status="skipped", reason=reason)
     return run
-
-
-def _of_model(settings: StepwiseSettings, *, batch: int | None = None) -> list[str]:
-    words = ["--model", settings.model, "--batch", str(batch or settings.batch), "--dtype", settings.dtype]
-    return words + [f"--override={name}={value}" for name, value in settings.overrides.items()]
-
-
-def _with_tuning(contender: Contender, tuned: Path | None) -> Contender:
-    """Set the folder of the new tuning, or of this machine's tuning."""
-    given = os.environ.get(tuning.FOLDER_VARIABLE, "")
-    chosen = str(tuned) if tuned else "" if given == tuning.OFF else given
-    environment = dict(contender.environment) | {tuning.FOLDER_VARIABLE: chosen}
-    return replace(contender, environment=tuple(environment.items()))
 
 
 def _is_tuned(run: Run) -> bool:
@@ -255,31 +196,27 @@ def _is_tuned(run: Run) -> bool:
     return all("tuning file" in why for why in told)
 
 
-def _tune(settings: StepwiseSettings, contender: Contender, folder: Path) -> dict[str, str]:
+def _tune(settings: StepwiseSettings, contender: Contender) -> dict[str, str]:
     """Tune the products of one rank in a process with the cores of one rank. Return the tuning files by name."""
-    target = folder / "searched"
-    batch = -(-settings.batch // settings.ranks)
-    words = [sys.executable, "-m", "dithc", "tune", *_of_model(settings, batch=batch), "--threads", str(contender.cpus)]
-    environment = os.environ | {tuning.FOLDER_VARIABLE: str(target)}
-    log.info("tuning the matrix products of %s, batch %d, %d thread(s)", settings.model, batch, contender.cpus)
-    cpus = sorted(os.sched_getaffinity(0))[: contender.cpus] if settings.ranks > 1 else sorted(os.sched_getaffinity(0))
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
-    )
-    if done.returncode:
-        got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
-        raise problem("bench stepwise --tune", got=got, expected="a complete search", fix="fix the error in `got`")
-    return {path.name: path.read_text() for path in target.iterdir()}
+    words = settings.of_model(settings.model, -(-settings.batch // settings.ranks))
+    words = [sys.executable, "-m", "dithc", "tune", *words, "--threads", str(contender.cpus)]
+    log.info("tuning the matrix products of %s, %d thread(s)", settings.model, contender.cpus)
+    cpus = sorted(os.sched_getaffinity(0))
+    cpus = cpus[: contender.cpus] if settings.ranks > 1 else cpus
+    with tempfile.TemporaryDirectory(prefix="dithc-tuning-") as folder:
+        environment = os.environ | {tuning.FOLDER_VARIABLE: folder}
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
+        )
+        if done.returncode:
+            got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
+            raise problem("bench stepwise --tune", got=got, expected="a complete search", fix="fix the error in `got`")
+        return {path.name: path.read_text() for path in Path(folder).iterdir()}
 
 
 def _check(settings: StepwiseSettings) -> None:
-    if settings.model not in PRESETS:
-        expected = f"one of {', '.join(PRESETS)}"
-        raise problem("bench --model", got=settings.model, expected=expected, fix="correct --model")
-    unknown = [name for name in settings.stages if name not in NAMES]
-    if unknown or not settings.stages:
-        got, expected = ",".join(settings.stages) or "none", f"stages among {', '.join(NAMES)}"
-        raise problem("bench --stages", got=got, expected=expected, fix="correct --stages")
+    require_among("bench --model", [settings.model], PRESETS)
+    require_among("bench --stages", settings.stages, NAMES)
     require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"

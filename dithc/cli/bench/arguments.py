@@ -100,14 +100,14 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
     Returns:
         Exit status: 1 if there are rows and none is `ok`.
     """
-    from dithc.bench import summary, table
+    from dithc.bench import summary
     from dithc.runs import outputs
     from dithc.sealed import seal
     from dithc.sittings import now
 
-    print(table(result))
-    told, by, found = dict(result), now().stopped_by, summary(result)
-    told |= found.to_content() if found else {}
+    found, by = summary(result), now().stopped_by
+    print(found.text())
+    told = dict(result) | found.to_content()
     told |= {"sittings": now().number} if now().number > 1 else {}
     told |= {"stopped_by": by} if by else {}
     if path is not None:

@@ -1,8 +1,8 @@
-"""`dithc bench ops` and `dithc bench step`: measurements inside this process."""
+"""`dithc bench ops`, `step`, `curves` and `patch`: measurements inside this process."""
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_override, add_threads, settings_of, tell
+from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, settings_of, tell
 
 MIB = 1 << 20
 
@@ -65,8 +65,7 @@ def _ops(args: argparse.Namespace) -> int:
 def _step(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
-    settings = settings_of(step.StepSettings, args)
-    result = step.bench_step(settings) if args.device == "cpu" else step.bench_device(settings, args.device)
+    result = step.bench_step(settings_of(step.StepSettings, args))
     return tell(result, args.json, result["contenders"])
 
 
@@ -81,4 +80,65 @@ STEP = Kind(
     "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
     _add_step,
     _step,
+)
+
+
+def _add_curves(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--platform", default="c-fp32", help="reference, c-fp32, c-bf16, numba, sme (emulated) or cuda (default c-fp32)"
+    )
+    parser.add_argument(
+        "--beside", default="", metavar="PLATFORMS", help="also train on these platforms; sme trains a tiny network"
+    )
+    parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
+    add_override(parser)
+    parser.add_argument("--batch", type=int, default=16, help="images per step (default 16)")
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, images and noise (default 0)")
+    add_threads(parser)
+
+
+def _curves(args: argparse.Namespace) -> int:
+    from dithc.bench import step
+
+    beside = tuple(args.beside.split(",")) if args.beside else ()
+    settings = settings_of(step.curves.CurveSettings, args, model=preset(args.model), beside=beside)
+    result = step.curves.bench_curves(settings)
+    tell(result, args.json, [])
+    return 0
+
+
+CURVES = Kind(
+    "losses of training from scratch on one platform",
+    "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
+    _add_curves,
+    _curves,
+)
+
+
+def _add_patch(parser: argparse.ArgumentParser) -> None:
+    own = "vit, decoder"
+    others = "timm-vit, diffusers-unet, diffusers-dit, transformers-siglip, transformers-llama"
+    parser.add_argument("--models", help=f"models among {own}, {others} (default: all that are installed)")
+    parser.add_argument("--dtypes", default="fp32,autocast", help="among fp32, autocast, bf16 (default fp32,autocast)")
+    parser.add_argument("--compare", default="eager,compile", help="implementations to compare with the patched model")
+    parser.add_argument("--batch", type=int, default=4, help="images or sequences per step (default 4)")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps of each variant (default 2)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed rounds (default 7)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batch (default 0)")
+    add_threads(parser)
+
+
+def _patch(args: argparse.Namespace) -> int:
+    from dithc.bench import patched
+
+    result = patched.bench_patch(settings_of(patched.PatchSettings, args, models=args.models or None))
+    return tell(result, args.json, result["cases"])
+
+
+PATCH = Kind(
+    "models of timm, diffusers, transformers: plain, compiled and patched",
+    "dithc bench patch --models vit,decoder --json patch.json",
+    _add_patch,
+    _patch,
 )

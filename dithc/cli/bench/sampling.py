@@ -61,11 +61,8 @@ def _run(args: argparse.Namespace) -> int:
         with ranks(Experiment(), expected=None) as group:
             sampling.serve(args.at, group)
         return 0
-    chosen = args.contenders.split(",") if args.contenders else [
-        one.name for one in sampling.CONTENDERS if not one.is_optional
-    ]  # fmt: skip
-    chosen += [one.name for one in sampling.CONTENDERS if one.is_optional] if args.diffusers else []
-    contenders = tuple(dict.fromkeys(chosen))
+    chosen = tuple(args.contenders.split(",")) if args.contenders else sampling.NORMAL
+    contenders = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
     settings = settings_of(sampling.SamplingSettings, args, model=preset(args.model), contenders=contenders)
     result = sampling.bench_sampling(settings)
     return tell(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
-from dithc.cli.bench.automem import AUTOMEM
-from dithc.cli.bench.curves import CURVES
-from dithc.cli.bench.in_process import OPS, STEP
-from dithc.cli.bench.patch import PATCH
+from dithc.cli.bench.in_process import CURVES, OPS, PATCH, STEP
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.rehearsal import TRAINING
 from dithc.cli.bench.sampling import SAMPLING
-from dithc.cli.bench.trainings import COLLECTIVES, SCALING, STEPWISE, STRATEGIES
+from dithc.cli.bench.trainings import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 
 SUMMARY = (
     "Time operators or a training step in several variants, interleaved, and compare them with the machine's ceilings."

@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, or only show the tuning. Print one line per product."""
-    from dithc.bench import operators, table
+    from dithc.bench import operators, summary
     from dithc.runs import outputs
 
     if args.show:
-        print(table(operators.show_tuning(threads=args.threads, output=args.output)))
+        print(summary(operators.show_tuning(threads=args.threads, output=args.output)).text())
         return 0
     if args.output:
         outputs.check_file(args.output)
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         output=args.output,
     )
-    print(table(operators.tune(settings)))
+    print(summary(operators.tune(settings)).text())
     return 0

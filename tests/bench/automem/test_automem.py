@@ -1,15 +1,13 @@
 """AutoMem benchmark: runs in fresh processes and interleaved steps. Tests check budgets and losses, not times."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 from dithc import native
-from dithc.bench import table
-from dithc.bench.automem import AutoMemSettings, bench_automem
-from dithc.bench.automem.runs import largest_of, row_of
+from dithc.bench import summary
+from dithc.bench.automem.runs import automem_row, largest_of
 from dithc.bench.trainings.run import Run
 from dithc.cli import main
 from dithc.log import UserError
@@ -57,59 +55,28 @@ def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_tra
         run(1.1, 1.1, memory=memory(400, stall=(0.11, 0.0))),
         run(2.0, 2.0, memory=memory(300, stall=(0.2, 0.4))),
     ]
-    row = row_of("AutoMem", managed, beside=bare)
+    row = automem_row("AutoMem", managed, beside=bare)
     assert (row["peak_fast_bytes"], row["budget_bytes"], row["within_budget"]) == (400, 400, True)
     assert row["stall_share"]["rounds"] == pytest.approx([0.1, 0.0, 0.1, 0.2])
     assert row["slower"]["rounds"] == pytest.approx([1.1, 1.0])
     assert row["losses_identical"]
-    assert row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
+    assert automem_row("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
     other = [run(1.0, losses=(1.0 + 2**-50,)), run(2.0)]
-    assert row_of("AutoMem", other, beside=bare)["losses_identical"] is False
+    assert automem_row("AutoMem", other, beside=bare)["losses_identical"] is False
 
 
-def test_the_table_says_what_did_not_fit_and_what_was_exceeded() -> None:
-    rows = [
-        {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters | nothing to move"},
-        {"name": "other", "status": "oom", "reason": "status 1; can't allocate memory"},
-        row_of("AutoMem", [run(1.0, memory=memory(401, stall=(0.1,)))]),
-    ]
-    settings = {"model": "DiT-XL/2", "batch": 8, "dtype": "fp32", "limit": 0.6, "budget": 0.4, "memory_gib": 24}
-    settings |= {"rounds": 2, "steps": 3, "repeats": 9}
-    part = {"limit_bytes": 3 << 29, "how": "RLIMIT_DATA", "rows": [*rows[:2], rows[2] | {"peak_rss_bytes": 5 << 28}]}
+def test_the_table_has_reasons_and_exceeded_budgets() -> None:
+    killed = {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters"}
+    managed = automem_row("AutoMem", [run(1.0, peak=5 << 28, memory=memory(401, stall=(0.1,)))])
+    settings = {"model": "DiT-XL/2", "batch": 8, "dtype": "fp32", "limit": 0.6, "rounds": 2, "steps": 3, "repeats": 9}
+    part = {"limit_bytes": 3 << 29, "how": "RLIMIT_DATA", "rows": [killed, managed]}
     probes = [{"batch": 4, "status": "ok", "seconds": 1.0}, {"batch": 5, "status": "oom", "seconds": None}]
-    large = [{"name": name, "status": "ok", "largest": 4, "probes": probes} for name in ("plain torch", "AutoMem")]
-    batches = {"limit_bytes": 1, "how": "", "most": 4, "ratio": 1.0, "rows": large}
+    large = {"name": "plain torch", "status": "ok", "largest": 4, "probes": probes}
+    batches = {"limit_bytes": 1, "how": "", "most": 4, "ratio": 1.0, "rows": [large]}
     parts = {"file": part, "largest-batch": batches}
-    text = table({"bench": "automem", "settings": settings, "counted": {}, "parts": parts})
-    assert re.search("unmanaged +out of memory +-", text)
-    assert "unmanaged: killed for lack of memory, status 137\n" in text
-    assert "other: out of memory: can't allocate memory\n" in text
-    assert "AutoMem: at most 1.25 GiB resident, including code and pages of files; the limit is 1.50 GiB" in text
-    assert "EXCEEDED (401 of 400 bytes)" in text
-    assert "10.0%" in text
-    assert re.search(r"4 \(the largest tried\) +4 ok, 5 oom", text)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"only": ()}, "--only"),
-        ({"only": ("everything",)}, "--only"),
-        ({"model": "DiT-Q/2"}, "--model"),
-        ({"step_models": ("S/2",)}, "--step-models"),
-        ({"budget": 1.0}, "--budget"),
-        ({"limit": 0.0}, "--limit"),
-        ({"memory_gib": 0.0}, "--memory"),
-        ({"file_gib": -1.0}, "--file-gib"),
-        ({"warmup": 1}, "--warmup"),
-        ({"folder": "nowhere"}, "--folder"),
-    ],
-)
-def test_settings_without_sense_are_refused(changes, said, tmp_path) -> None:
-    if "folder" in changes:
-        changes = {"folder": tmp_path / "nowhere"}
-    with pytest.raises(UserError, match=said):
-        bench_automem(AutoMemSettings(**changes))
+    text = summary({"bench": "automem", "settings": settings, "counted": {}, "parts": parts}).text()
+    for said in ("killed for lack of memory", "1.25 GiB resident", "EXCEEDED", "10.0%", "4 ok, 5 oom"):
+        assert said in text
 
 
 @needs_kernels

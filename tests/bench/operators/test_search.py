@@ -1,20 +1,15 @@
 """Search of `dithc tune`, on an emulated machine with a known optimum, then a small search on this machine."""
 
-import json
-
 import pytest
 
-from dithc.bench import table
 from dithc.bench.operators import TuneSettings, search, show_tuning, tune
 from dithc.bench.operators.search import depths_and_cuts, grids, halve, heights_and_widths
-from dithc.bench.operators.shapes import Layer
 from dithc.bench.timing import Timing
 from dithc.cli import main
 from dithc.hcops import tuning
 from dithc.hcops.table import obstacle
 from dithc.hcops.tuning import Blocking, Product
 from dithc.log import UserError
-from dithc.runs import outputs
 
 PRODUCT = Product(4096, 1152, 384, "forward", "fp32")
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
@@ -45,30 +40,20 @@ def test_the_best_depth_height_and_cuts_are_found():
     assert result.torch_ratio == pytest.approx(0.95)
 
 
-def test_torch_wins_where_it_is_fastest():
-    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
-    assert result.choice == "torch"
-    assert result.ratio == result.torch_ratio == 0.5
-
-
-def test_torch_never_wins_where_it_would_round_a_gradient_to_bf16():
-    product = PRODUCT._replace(layout="grad_weight", dtype="bf16")
-    result = search.search(product, made_up(lambda c: 1.0 if c == "torch" else 2.0), threads=2, rounds=5)
-    assert result.choice is None
-    assert result.torch_ratio == 0.5
-
-
-def test_the_default_stays_where_nothing_gains_the_margin():
-    result = search.search(PRODUCT, made_up(lambda c: 1.0 if c is None else 0.98), threads=2, rounds=5)
-    assert result.choice is None
-    assert result.ratio == 1.0
-
-
-def test_a_candidate_that_the_kernels_refuse_is_left_out():
-    def seconds(candidate):
-        return None if isinstance(candidate, Blocking) and candidate.row_cuts == 2 else 1.0
-
-    assert search.search(PRODUCT, made_up(seconds), threads=2, rounds=3).choice is None
+@pytest.mark.parametrize(
+    ("product", "seconds", "choice", "torch_ratio"),
+    [
+        (PRODUCT, lambda c: 1.0 if c == "torch" else 2.0, "torch", 0.5),
+        # It would round a gradient to bf16.
+        (PRODUCT._replace(layout="grad_weight", dtype="bf16"), lambda c: 1.0 if c == "torch" else 2.0, None, 0.5),
+        (PRODUCT, lambda c: 1.0 if c is None else 0.98, None, 0.98),  # no candidate gains the margin
+        (PRODUCT, lambda c: None if isinstance(c, Blocking) and c.row_cuts == 2 else 1.0, None, 1.0),  # rejected
+    ],
+)
+def test_torch_the_default_and_rejected_candidates(product, seconds, choice, torch_ratio):
+    result = search.search(product, made_up(seconds), threads=2, rounds=5)
+    assert (result.choice, result.torch_ratio) == (choice, torch_ratio)
+    assert result.ratio == (torch_ratio if choice == "torch" else 1.0)
 
 
 def test_halving_doubles_the_rounds_of_the_faster_half():
@@ -105,11 +90,6 @@ def test_candidates_are_smaller_than_the_matrix():
     assert list(heights_and_widths(tiny, Blocking(kc=8))) == [Blocking(kc=8)]
 
 
-def test_layers_of_one_shape_are_tuned_once():
-    layers = [Layer("a", 4, 8, 8), Layer("b", 4, 8, 8), Layer("c", 4, 8, 16)]
-    assert len(search.distinct(layers)) == 2
-
-
 @pytest.fixture
 def with_kernels(tmp_path, monkeypatch):
     """Return a folder for tunings; skip without the C kernels."""
@@ -126,46 +106,22 @@ def with_kernels(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_product_of_the_model_is_tuned_and_kept(with_kernels):
-    settings = TuneSettings(model="DiT-S/2", overrides=TINY, batch=2, dtypes=("fp32", "bf16"), rounds=2)
-    result = tune(settings)
-    products = {(row["m"], row["n"], row["k"], row["layout"], row["dtype"]) for row in result["products"]}
+def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, capsys):
+    path = with_kernels / "own.json"
+    words = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--output", str(path)]
+    assert main(["tune", *words, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
+    searched = capsys.readouterr().out
+    products = {
+        (row["m"], row["n"], row["k"], row["layout"], row["dtype"])
+        for row in show_tuning(threads=None, output=path)["products"]
+    }
     for dtype in ("fp32", "bf16"):
         assert (32, 96, 32, "forward", dtype) in products  # 2 images of 16 tokens; q, k and v
         assert (32, 32, 96, "grad_input", dtype) in products
         assert (96, 32, 32, "grad_weight", dtype) in products
         assert (2, 192, 32, "forward", dtype) in products  # the condition
-    (file,) = with_kernels.iterdir()
-    assert result["path"] == str(file)
-    assert len(json.loads(file.read_text())["products"]) == len(products)
-    assert show_tuning(threads=None, output=None)["products"] == result["products"]
-    assert "grad_weight" in table(result)
-
-
-def test_the_verb_writes_where_it_is_told_and_shows_it(with_kernels, tmp_path, capsys):
-    words = [
-        "--model",
-        "DiT-S/2",
-        "--batch",
-        "1",
-        "--dtype",
-        "fp32",
-        "--rounds",
-        "1",
-        "--output",
-        str(tmp_path / "own.json"),
-    ]
-    words += [f"--override={name}={value}" for name, value in TINY.items()]
-    assert main(["tune", *words]) == 0
-    searched = capsys.readouterr().out
-    assert main(["tune", "--show", "--output", str(tmp_path / "own.json")]) == 0
+    assert main(["tune", "--show", "--output", str(path)]) == 0
     assert capsys.readouterr().out == searched
-    assert not [path for path in with_kernels.iterdir() if not path.name.endswith(("own.json", outputs.MARKER_FILE))]
-
-
-def test_nothing_tuned_yet_is_shown_as_nothing(with_kernels, capsys):
-    assert main(["tune", "--show"]) == 0
-    assert "0 product(s)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Sampling of one image by several ranks and by one rank. Tests compare outputs bitwise and do not check times."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 import torch
 
 from dithc import native
-from dithc.bench import table
-from dithc.bench.sampling import CONTENDERS, Cell, SamplingSettings, bench_sampling
-from dithc.bench.sampling.contenders import named
-from dithc.bench.sampling.decoding import add_peaks, far, smaller
+from dithc.bench import summary
+from dithc.bench.sampling.contenders import CONTENDERS, named
+from dithc.bench.sampling.measure import add_peaks
+from dithc.bench.sampling.processes import Outcome
 from dithc.bench.sampling.theirs import Theirs, absent
-from dithc.bench.sampling.turns import compared, in_turns, picture
-from dithc.bench.sampling.ways import Ours, config_of, network
+from dithc.bench.sampling.turns import compare_and_time, compared, far, picture, smaller
+from dithc.bench.sampling.ways import Cell, Ours, config_of, network
 from dithc.cli import main
 from dithc.config import training
 from dithc.log import UserError
@@ -94,31 +95,6 @@ def decoders_are_right(found: dict[str, Any]) -> None:
         assert np.array(one["differences"]["apart"]).max() / one["largest"] > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"ranks": 1}, "--ranks"),
-        ({"ranks": 100_000}, "--cpus"),
-        ({"rounds": 0}, "--rounds"),
-        ({"warmup": 0}, "--warmup"),
-        ({"steps": 1001}, "--steps"),
-        ({"dtypes": ("fp8",)}, "--dtypes"),
-        ({"tokens": (15,)}, "--tokens"),
-        ({"tokens": ()}, "--tokens"),
-        ({"guidance": (0.5,)}, "--guidance"),
-        ({"contenders": ("magic",)}, "--contenders"),
-        ({"model": "DiT-Q/2"}, "DiT-Q/2"),
-        ({"decode_size": 68}, "--decode-size"),
-        ({"decode_size": 8}, "--decode-size"),
-        ({"decode_width": 48}, "--decode-width"),
-    ],
-)
-def test_settings_without_sense_are_refused_before_anything_is_started(changes: dict[str, Any], said: str) -> None:
-    settings = SamplingSettings(overrides=TINY, tokens=(16,), dtypes=("fp32",))
-    with pytest.raises(UserError, match=said):
-        bench_sampling(replace(settings, **changes))
-
-
 def test_contenders_that_do_not_serve_say_why() -> None:
     cell = replace(CELL, tokens=4)
     config = config_of(cell)
@@ -168,16 +144,26 @@ def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None
             compared([nothing], nothing)
 
 
-def test_turns_alternate_and_pictures_are_stretched_alike() -> None:
-    order: list[str] = []
+def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> None:
+    orders: list[tuple[str, int]] = []
 
-    def run(name: str) -> float:
-        order.append(name)
-        return float(len(order))
+    class Played:
+        def ask(self, where: str, order: str, name: str, loops: int) -> list[Outcome]:
+            orders.append((name, loops))
+            sent = dict.fromkeys(("tcp_bytes", "mpi_bytes", "shared_bytes"), 1)
+            seconds = {"one-rank": (0.25,), "side-by-side": (0.5, 0.75)}[name]
+            return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent, None) for one in seconds]
 
-    found = in_turns({name: lambda name=name: run(name) for name in "ab"}, 2)
-    assert order == ["a", "b", "b", "a"]
-    assert found["a"].seconds == (1.0, 4.0)
+    able = named(["one-rank", "side-by-side"])
+    timings, told, _ = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
+    one, both = ("one-rank", 4), ("side-by-side", 1)
+    assert orders == [("one-rank", 1)] * 2 + [("side-by-side", 1)] * 2 + [one, both, both, one]
+    assert timings["side-by-side"].seconds == (0.375, 0.375), "the slowest rank, for each of two images"
+    assert told["side-by-side"]["equal"]
+    assert told["side-by-side"]["sent"]["mpi_bytes"] == 2
+
+
+def test_pictures_are_stretched_by_one_rank() -> None:
     base = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
     assert picture(base, base).shape == (8, 8, 3)
     assert picture(base[:, :1], base[:, :1]).shape == (8, 8, 3)
@@ -206,29 +192,29 @@ def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
     assert absent(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
 
 
-def test_the_table_names_what_was_left_out() -> None:
+def test_the_table_names_what_was_left_out_and_outputs_that_differ() -> None:
     spread = {"median": 1.5, "mad": 0.1}
-    row = {"name": "ring", "status": "ok", "seconds": spread, "speedup": spread, "over_all_cores": None}
-    row |= {"equal": False, "difference": 2e-7, "sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}
-    cell = {
-        "tokens": 16,
-        "dtype": "fp32",
-        "guidance": 1.0,
-        "rows": [row, {"name": "cfg", "status": "skipped", "reason": "why"}],
-    }
-    result = {
-        "bench": "sampling", "settings": {"model": "DiT-S/2", "rounds": 3}, "ranks": {"ranks": 2, "cpus": 1},
-        "contenders": [{"name": "one-rank", "what": "in words"}], "cells": [cell], "images": None,
-    }  # fmt: skip
+    row = {"name": "ring", "status": "ok", "seconds": spread, "equal": False, "difference": 2e-7}
+    row |= {"sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}
+    skipped = {"name": "cfg", "status": "skipped", "reason": "why"}
+    cell = {"tokens": 16, "dtype": "fp32", "guidance": 1.0, "rows": [row, skipped]}
     decoded = row | {"name": "by-rows", "alike": False, "difference": 0.02, "peak_bytes": [3 << 20, 2 << 20]}
     decoder = {"decoder": "sd-vae", "size": 64, "width": 8}
-    skipped = decoder | {"decoder": "other", "status": "skipped", "reason": "no diffusers"}
-    result["decoding"] = {"ways": [], "decoders": [decoder | {"status": "ok", "rows": [decoded]}, skipped]}
-    said = table(result)
+    decoders = [
+        decoder | {"status": "ok", "rows": [decoded]},
+        decoder | {"status": "skipped", "reason": "no diffusers"},
+    ]
+    result = {
+        "bench": "sampling",
+        "settings": {"model": "DiT-S/2", "rounds": 3},
+        "ranks": {"ranks": 2, "cpus": 1},
+        "contenders": [],
+        "cells": [cell],
+        "images": None,
+        "decoding": {"ways": [], "decoders": decoders},
+    }
+    said = summary(result).text()
     assert "within 2.0e-07 of the largest number" in said
-    assert "one-rank  in words" in said
-    (decoded,) = [line.split() for line in said.splitlines() if line.startswith("by-rows")]
-    assert " ".join(decoded[1:10]) == "DIFFERS from one rank: 2.0e-02 of the largest number"
-    assert decoded[-3:] == ["-", "3", "-"], "sent, peak, and ratio of the peaks"
-    assert "other: no diffusers" in said
-    assert [line.split()[:3] for line in said.splitlines() if line.startswith("cfg")] == [["cfg", "why", "-"]]
+    assert "sd-vae: no diffusers" in said
+    assert re.search(r"^by-rows +DIFFERS from one rank: 2\.0e-02 .* 3 +-$", said, re.MULTILINE), "peak, and its ratio"
+    assert re.search(r"^cfg +why +-", said, re.MULTILINE)

@@ -56,25 +56,16 @@ def tree(tmp_path, monkeypatch) -> Tree:
     return Tree(tmp_path, monkeypatch)
 
 
-def test_group_of_version_2_limits_memory_forbids_swap_and_tells_of_kills(tree):
-    group = tree.version_2("cpu memory\n")
-    limit = tree.limit()
-    assert (limit.data_bytes, "no swap" in limit.how) == (None, True)
-    assert [(group / name).read_text() for name in ("memory.max", "memory.swap.max")] == ["1000", "0"]
-    assert not limit.struck()
-    (group / "memory.events").write_text("low 0\noom_kill 2\n")
-    assert limit.struck()
-    limit.close()
-    assert not group.exists()
-
-
-def test_group_of_version_1_limits_memory_and_swap_together_below_its_own_group(tree):
-    group = tree.version_1("1\n")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_group_limits_memory_forbids_swap_and_counts_kills(tree, version):
+    group = tree.version_2("cpu memory\n") if version == 2 else tree.version_1("1\n")
     limit = tree.limit()
     assert (limit.data_bytes, str(group) in limit.how, "no swap" in limit.how) == (None, True, True)
-    assert [(group / name).read_text() for name in list(V1_FILES)[:2]] == ["1000", "1000"]
+    memory, swap, kills = V2_FILES if version == 2 else V1_FILES
+    # Version 1 limits memory and swap together.
+    assert [(group / name).read_text() for name in (memory, swap)] == ["1000", "0" if version == 2 else "1000"]
     assert not limit.struck()
-    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    (group / kills).write_text("low 0\nunder_oom 0\noom_kill 2\n")
     assert limit.struck()
     limit.close()
     assert not group.exists()
@@ -98,12 +89,6 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
     ):
         assert words in limit.how
     assert not limit.struck()
-    limit.close()
-
-
-def test_no_limit_is_none():
-    limit = MemoryLimit(None, ranks=2)
-    assert (limit.how, limit.data_bytes, limit.struck()) == ("", None, False)
     limit.close()
 
 

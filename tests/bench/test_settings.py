@@ -1,0 +1,84 @@
+"""Settings without sense are errors before any measurement, and name the option."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.bench.automem import AutoMemSettings, bench_automem
+from dithc.bench.operators.ops import OpsSettings, bench_ops
+from dithc.bench.patched import PatchSettings, bench_patch
+from dithc.bench.sampling import SamplingSettings, bench_sampling
+from dithc.bench.step import StepSettings, bench_step
+from dithc.bench.step.curves import CurveSettings, bench_curves
+from dithc.bench.trainings.scaling import ScalingSettings, bench_scaling
+from dithc.bench.trainings.stepwise import StepwiseSettings, bench_stepwise
+from dithc.bench.trainings.strategies import StrategiesSettings, bench_strategies
+from dithc.log import UserError
+
+MEASURED = {
+    "automem": (bench_automem, AutoMemSettings, {}),
+    "curves": (bench_curves, CurveSettings, {}),
+    "ops": (bench_ops, OpsSettings, {"models": ("DiT-S/2",), "backend": "reference"}),
+    "patch": (bench_patch, PatchSettings, {}),
+    "sampling": (bench_sampling, SamplingSettings, {"tokens": (16,), "dtypes": ("fp32",)}),
+    "scaling": (bench_scaling, ScalingSettings, {"mode": "weak"}),
+    "step": (bench_step, StepSettings, {}),
+    "stepwise": (bench_stepwise, StepwiseSettings, {}),
+    "strategies": (bench_strategies, StrategiesSettings, {}),
+}
+WRONG = [
+    ("automem", {"only": ()}, "--only"),
+    ("automem", {"only": ("everything",)}, "--only"),
+    ("automem", {"model": "DiT-Q/2"}, "--model"),
+    ("automem", {"step_models": ("S/2",)}, "--step-models"),
+    ("automem", {"budget": 1.0}, "--budget"),
+    ("automem", {"limit": 0.0}, "--limit"),
+    ("automem", {"memory_gib": 0.0}, "--memory"),
+    ("automem", {"file_gib": -1.0}, "--file-gib"),
+    ("automem", {"warmup": 1}, "--warmup"),
+    ("automem", {"folder": Path("/nowhere/at/all")}, "--folder"),
+    ("curves", {"platform": "gpu"}, "bench curves --platform"),
+    ("curves", {"beside": ("tpu",)}, "bench curves --platform"),
+    ("curves", {"batch": 0}, "bench curves --batch"),
+    ("ops", {"ops": ("gemm", "magic")}, "magic"),
+    ("ops", {"models": ("DiT-Q/2",)}, "DiT-Q/2"),
+    ("ops", {"libraries": ("blis",)}, "blis"),
+    ("ops", {"repeats": 0}, "1 or more"),
+    ("ops", {"size_bytes": 0}, "1 or more"),
+    ("ops", {"backend": "magic"}, "unknown back end"),
+    ("patch", {"models": ("other",)}, "models"),
+    ("sampling", {"ranks": 1}, "--ranks"),
+    ("sampling", {"ranks": 100_000}, "--cpus"),
+    ("sampling", {"steps": 1001}, "--steps"),
+    ("sampling", {"dtypes": ("fp8",)}, "--dtypes"),
+    ("sampling", {"tokens": (15,)}, "--tokens"),
+    ("sampling", {"tokens": ()}, "--tokens"),
+    ("sampling", {"guidance": (0.5,)}, "--guidance"),
+    ("sampling", {"contenders": ("magic",)}, "--contenders"),
+    ("sampling", {"model": "DiT-Q/2"}, "DiT-Q/2"),
+    ("sampling", {"decode_size": 68}, "--decode-size"),
+    ("sampling", {"decode_size": 8}, "--decode-size"),
+    ("sampling", {"decode_width": 48}, "--decode-width"),
+    ("scaling", {"models": ("DiT-Q/2",)}, "--models"),
+    ("scaling", {"models": ()}, "--models"),
+    ("scaling", {"ranks": (2, 1)}, "--ranks"),
+    ("scaling", {"ranks": (0, 1)}, "--ranks"),
+    ("scaling", {"mode": "strong", "batch": 3}, "--batch"),
+    ("step", {"compare": ("eager", "magic")}, "numba, eager, compile"),
+    ("step", {"compare": ("eager", "eager")}, "at most once"),
+    ("step", {"model": "DiT-Q/2", "compare": ("eager",)}, "unknown model preset"),
+    ("stepwise", {"model": "DiT-Q/2"}, "--model"),
+    ("stepwise", {"stages": ("magic",)}, "--stages"),
+    ("stepwise", {"ranks": 3}, "--batch"),
+    ("strategies", {"strategies": ("ddp",)}, "--strategies"),
+    ("strategies", {"batches": (8, 0)}, "--batches"),
+    ("strategies", {"rounds": 0}, "--rounds"),
+    ("strategies", {"memory_limit_gib": 0.0}, "--memory-limit"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "said"), WRONG)
+def test_settings_without_sense_are_refused_before_work(kind, changes, said):
+    measure, settings, base = MEASURED[kind]
+    with pytest.raises(UserError, match=said):
+        measure(settings(**base | changes))

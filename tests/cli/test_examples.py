@@ -19,7 +19,7 @@ from dithc.config import experiment_of
 from dithc.sealed import seal
 
 ROOT = Path(__file__).parents[2]
-REDUCED = ROOT / "tests/workflow/reduced.yaml"
+REDUCED = ROOT / ".test/config/reduced.yaml"
 # Examples that do not run here, with the reason.
 TOO_MUCH = {
     "run": "the tests of the workflow do",

@@ -15,7 +15,7 @@ from dithc.runs import Manifest
 from dithc.sealed import seal
 
 ROOT = Path(__file__).parent.parent.parent
-REDUCED = Path(__file__).parent / "reduced.yaml"
+REDUCED = ROOT / ".test/config/reduced.yaml"
 TERMINAL = "terminal.txt"
 DEMO = "config/experiments/demo.yaml"
 # Only the codec of the second fine-tuning run is evaluated, which saves nine stages.

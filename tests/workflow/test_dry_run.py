@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.workflow.conftest import DEMO, ROOT, snakemake
+from tests.workflow.conftest import DEMO, REDUCED, ROOT, snakemake
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml"))
 
@@ -33,6 +33,13 @@ def test_another_workflow_imports_this_one_as_a_module(project: Path) -> None:
     done = snakemake(project, "--snakefile", "other.smk", "--profile", "profiles/local", "-n", target)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "\ntiles " in done.stdout
+
+
+def test_reduced_demo_plans_in_another_folder(project: Path, tmp_path: Path) -> None:
+    files = ("--profile", "profiles/local", "--configfile", DEMO, str(REDUCED))
+    done = snakemake(project, "--directory", str(tmp_path), *files, "-n")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "\nreport " in done.stdout
 
 
 def test_profile_decides_ranks_and_no_result(project: Path) -> None:

@@ -6,7 +6,7 @@ JSON file. `Reference` and `published` read the printed numbers.
 Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the
 printed number is computed. A document is validated when it is built and when it is read.
 
-Extending: add a field to its class. Printed numbers go into `config/paper/reference.yaml`.
+Extending: add a field to its class. Printed numbers go into `reference.yaml`.
 """
 
 from dithc.papers.document import STATUSES, TARGETS, Cell, Document, Picture, Series

@@ -1,4 +1,4 @@
-"""Numbers printed in the paper, read from `config/paper/reference.yaml`."""
+"""Numbers printed in the paper (arXiv:2601.01500), read from `reference.yaml` in this package."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -7,11 +7,7 @@ from typing import Any
 
 import yaml
 
-from dithc.log import problem
-from dithc.sealed import plain
 from dithc.summaries import ABSENT, Table
-
-REFERENCE = Path("config/paper/reference.yaml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +52,18 @@ class Reference:
 
 
 @cache
-def read_reference(path: Path | None) -> Reference:
-    """Read the reference file, or raise UserError; return an empty reference for None."""
-    if path is None:
-        return Reference()
-    try:
-        content = yaml.safe_load(plain(path).read_text(encoding="utf-8"))
-        tables = {name: Printed(**table) for name, table in content["tables"].items()}
-        return Reference(source=content["source"], tables=tables, scaling=content["scaling"])
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise problem(
-            f"the paper's numbers cannot be read from {path}",
-            got=f"{type(error).__name__}: {error}",
-            expected="the form of config/paper/reference.yaml",
-            fix="restore that file and run from the folder that has `config`, or pass another file with --reference",
-        ) from error
+def read_reference() -> Reference:
+    """Return the numbers printed in the paper."""
+    content = yaml.safe_load(Path(__file__).with_name("reference.yaml").read_text(encoding="utf-8"))
+    tables = {name: Printed(**table) for name, table in content["tables"].items()}
+    return Reference(source=content["source"], tables=tables, scaling=content["scaling"])
 
 
-def published(target: str, row: str, column: str, *, path: Path = REFERENCE) -> float | None:
+def published(target: str, row: str, column: str) -> float | None:
     """Return a number printed in a table or figure such as `table2` or `fig9`; None if the paper prints none.
 
     `row` is the first column, or the first two joined by a space if the first one is ambiguous: `112 XL/2`.
     """
-    tables = read_reference(path).tables
+    tables = read_reference().tables
     table = tables.get(target) or tables.get(target.replace("fig", "figure", 1))
     return table.number(row, column) if table else None

@@ -12,7 +12,7 @@ Invariants:
 - Every score that is not comparable with published FID is marked, and never shown next to a published score.
 
 Extending: see the packages `collect` (facts), `engine` (benchmarks), `figures`, `pictures`, `verdict` and `page`. The
-numbers of the paper are in config/paper/reference.yaml.
+numbers of the paper are in `dithc.papers`.
 """
 
 from dithc.report.figures import FIGURES, single

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dithc.config import Experiment
 from dithc.log import logger
-from dithc.papers import read_reference
 from dithc.report.collect import collect, gather, smooth
 from dithc.report.facts import Curve, DatasetFacts, Facts
 from dithc.report.figures import FIGURES, canvas, samples, single, spectra
@@ -32,7 +31,6 @@ def write_report(
     out: Path,
     benches: Mapping[str, Path | None] | None = None,
     scaling: Iterable[Path] = (),
-    reference: Path | None = None,
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> Facts:
@@ -41,22 +39,20 @@ def write_report(
     Args:
         benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
         scaling: JSON files of measured or simulated scaling.
-        reference: numbers printed in the paper; None omits them.
         machine: description of this machine in lines.
         config: configuration file for commands in the report; None omits them.
 
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
-    paper = read_reference(reference)
     results = gather(experiment, manifests)
-    facts = collect(experiment, results, paper, benches=benches, scaling=scaling, machine=machine, config=config)
+    facts = collect(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts) for name, draw in FIGURES.items()}
     pictures = _pictures(facts, {name: png for name, png in drawn.items() if name != NOT_INLINED})
     drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)))
-    page = render(facts, paper, pictures)
+    page = render(facts, pictures)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
     for path, content in contents.items():
         outputs.write(path, content, of=out)

@@ -8,7 +8,6 @@ import pytest
 from dithc.log import UserError
 from dithc.papers import Cell, Document, Picture, Series, published
 
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 CELL = Cell(
     id="cftp", row="112 S/2", column="CFTP s", quantity="seconds", status="measured", value=2.0, published=2.5, file="a"
 )
@@ -67,8 +66,8 @@ def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
 
 
 def test_published_numbers_are_found_by_row_and_column() -> None:
-    assert published("table2", "112 L/2", "CFTP s", path=REFERENCE) == 9.92
-    assert published("table2", "112 XL/2", "DP s", path=REFERENCE) is None
-    assert published("table4", "down_proj", "Speed-up", path=REFERENCE) == 35.49
-    assert published("fig9", "+ AutoMem", "Speed-up", path=REFERENCE) == 6.7
-    assert published("fig9", "none", "Speed-up", path=REFERENCE) is None
+    assert published("table2", "112 L/2", "CFTP s") == 9.92
+    assert published("table2", "112 XL/2", "DP s") is None
+    assert published("table4", "down_proj", "Speed-up") == 35.49
+    assert published("fig9", "+ AutoMem", "Speed-up") == 6.7
+    assert published("fig9", "none", "Speed-up") is None

@@ -11,8 +11,6 @@ from dithc.report import write_report
 from dithc.report.documents import read_bench
 from dithc.summaries import Measurement, Table
 
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
-
 
 @pytest.mark.parametrize("kind", ["step", "strategies"])
 def test_the_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, kind: str) -> None:
@@ -24,7 +22,7 @@ def test_the_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, k
     )
     tree, out, path = plant(tmp_path), tmp_path / "report.html", tmp_path / "bench.json"
     path.write_text(json.dumps({"bench": kind, "cells": [3], **summary.to_content()}))
-    write_report(tree.experiment, [], out=out, benches={kind: path}, reference=REFERENCE)
+    write_report(tree.experiment, [], out=out, benches={kind: path})
     text = out.read_text()
     for words in ("a title.", "a table", "0.64 ± 0.02", "a &lt;note&gt;", "RLIMIT_DATA of 5 bytes"):
         assert words in text

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dithc.log import UserError
-from dithc.papers import read_reference
 from dithc.report import draw_loss
 from dithc.report.collect.curves import read_curve, read_resumes, smooth
 from dithc.report.words import score, span
@@ -57,14 +56,6 @@ def test_loss_of_a_run_without_steps_cannot_be_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match="no loss to draw"):
         draw_loss(tmp_path / "metrics.jsonl")
-
-
-@pytest.mark.parametrize("content", ["", "tables: 3", "tables: {a: {title: t, columns: [x], rows: [[1, 2]]}}", "a: ["])
-def test_wrong_reference_is_an_error(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "reference.yaml"
-    path.write_text(content)
-    with pytest.raises(UserError, match="paper's numbers cannot be read"):
-        read_reference(path)
 
 
 def test_numbers_are_written_for_people() -> None:

@@ -14,14 +14,11 @@ import pytest
 from jinja2 import DictLoader
 
 from dithc.log import UserError
-from dithc.papers import read_reference
 from dithc.report import FIGURES, write_report
 from dithc.report.collect import collect, gather
 from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.words import between, score
 from dithc.runs import Manifest
-
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 
 
 class Page(HTMLParser):
@@ -99,7 +96,7 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
     numbers = {**plant.score("final", "finetune-sentinel2"), "comparable": True, "note": "", "warnings": []}
     tree.write("fid", "sentinel2-final", numbers=numbers)
-    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert "NOT COMPARABLE" not in page.text
     assert "comparable with published FID; features of classifier.safetensors" in page.text
@@ -108,7 +105,7 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
 def collected(tree: Any) -> Facts:
     """Return the facts of a tree."""
     results = gather(tree.experiment, tree.paths)
-    return collect(tree.experiment, results, read_reference(REFERENCE))
+    return collect(tree.experiment, results)
 
 
 def grown(facts: Facts, **numbers: Any) -> Facts:
@@ -175,7 +172,7 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
     assert found["sentinel2-final"].cost is None
     assert found["staged"].solver.endswith(", pipefusion, 4 patches, 1 warm-up step (not exact)")
     assert found["alike"].solver.endswith(", pipefusion, 1 patch, 1 warm-up step")
-    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", reference=REFERENCE)
+    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html")
     text = Page((tmp_path / "report.html").read_text()).text
     assert f"over sentinel2-final, which is exact: FID {40 - before['fid']:+.3g}, KID" in text
     assert text.count("which is exact") == 2

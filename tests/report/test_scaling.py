@@ -14,8 +14,6 @@ from dithc.report.collect.experiment import read_scaling
 from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, points_table, together
 from dithc.report.figures.scaling import draw_scaling, spaced
 
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
-
 
 def point(ranks: int, seconds: float | None, efficiency: float | None, **more: Any) -> dict[str, Any]:
     return {"nodes": -(-ranks // 4), "ranks": ranks, "seconds": seconds, "efficiency": efficiency, **more}
@@ -70,7 +68,7 @@ def test_the_table_has_what_was_measured_and_says_what_is_for_correctness_only()
 
 
 def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_its_seconds() -> None:
-    published = curves_of(read_reference(REFERENCE).scaling, origin="reference")
+    published = curves_of(read_reference().scaling, origin="reference")
     assert {one.kind for one in published} == {"published"}
     for one in published:
         for each in one.points:
@@ -81,7 +79,7 @@ def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_it
 
 
 def test_published_curves_come_once_and_only_beside_ours() -> None:
-    published = curves_of(read_reference(REFERENCE).scaling, origin="reference")
+    published = curves_of(read_reference().scaling, origin="reference")
     assert together([], published) == []
     brought = curve("published", model="DiT-XL/2", label="again")
     found = together([curve(), brought], published)
@@ -125,7 +123,7 @@ def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Pat
         "simulated", model="DiT-XL/2", label="dithc", points=[point(4, 17.0, 1.0), point(4096, 17.5, 0.97)]
     )
     path.write_text(json.dumps({"curves": [content(), played]}))
-    facts = write_report(tree.experiment, tree.paths, out=out, scaling=[path], reference=REFERENCE)
+    facts = write_report(tree.experiment, tree.paths, out=out, scaling=[path])
     text = out.read_text()
     for words in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6%"):
         assert words in text

@@ -1,12 +1,9 @@
 """Figure 9 of the report: measured and published speedups by stage, and the reason of a missing stage."""
 
-from pathlib import Path
 from typing import Any
 
 from dithc.papers import read_reference
 from dithc.report.figures.stepwise import draw_stages, stage_bars
-
-REFERENCE = Path(__file__).parents[2] / "config" / "paper" / "reference.yaml"
 
 
 def row(name: str, label: str, speedup: float) -> dict[str, Any]:
@@ -24,7 +21,7 @@ STAGES = [
 
 
 def test_each_stage_stands_beside_the_papers_speed_up() -> None:
-    bars = stage_bars({"stages": STAGES}, read_reference(REFERENCE).tables["figure9"])
+    bars = stage_bars({"stages": STAGES}, read_reference().tables["figure9"])
     assert [bar.published for bar in bars] == [1.0, 5.5, 6.3, 6.6, 6.7, 8.2]
     assert [bar.measured for bar in bars] == [1.0, 1.25, None, 1.5, 1.8, None]
     assert [bar.note for bar in bars] == ["", "", "nothing to exchange", "", "", "skipped"]

@@ -24,7 +24,6 @@ use rule strategies as measure_automem with:
 rule stepwise:
     input:
         measured=f"{W.root}/bench/stepwise.json",
-        paper="config/paper/reference.yaml",
     output:
         html=f"{W.root}/stepwise/report.html",
         figure=f"{W.root}/stepwise/figures/stepwise.png",

@@ -40,7 +40,6 @@ rule paper_target:
         cells=lambda wc: W.paper.cells(wc.target),
         scores=lambda wc: W.paper_scores(wc.target),
         pictures=lambda wc: W.paper_pictures(wc.target),
-        paper="config/paper/reference.yaml",
     output:
         json=W.paper.document("{target}"),
         csv=f"{W.paper.root}/{{target}}.csv",

@@ -4,7 +4,6 @@
 rule report:
     input:
         manifests=W.manifests,
-        paper="config/paper/reference.yaml",
         bench=W.bench_file("step"),
         strategies=W.bench_file("strategies"),
         scaling=W.scaling_files,

@@ -56,7 +56,6 @@ rule scaling:
     input:
         measured=W.measured_files,
         simulated=W.simulated_files,
-        paper="config/paper/reference.yaml",
     output:
         html=f"{W.root}/scaling/report.html",
         weak=f"{W.root}/scaling/figures/weak_scaling.png",

@@ -12,7 +12,6 @@ EXAMPLE = (
 )
 BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem", "sampling")}}
 """Kinds of measurement by option."""
-REFERENCE = Path("config/paper/reference.yaml")
 log = logger(__name__)
 
 
@@ -25,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{option}", type=Path, nargs="?", metavar="JSON", help=of)
     of = "output of `dithc bench scaling --json` and `dithc simulate --json`"
     parser.add_argument("--scaling", type=Path, nargs="*", default=[], metavar="JSON", help=of)
-    parser.add_argument("--reference", type=Path, help=f"numbers of the paper (default: {REFERENCE})")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
 
@@ -33,17 +31,14 @@ def run(args: argparse.Namespace) -> int:
     """Write the page. Print the scores of each dataset."""
     from dithc.config import load
     from dithc.hardware import discover
-    from dithc.places import project_folder
     from dithc.report import write_report
 
-    references = (REFERENCE, project_folder() / REFERENCE)  # of the working folder, or as installed
     facts = write_report(
         load(args.config),
         args.manifests,
         out=args.out,
         benches={kind: getattr(args, option) for option, kind in BENCHES.items()},
         scaling=args.scaling,
-        reference=args.reference or next((path for path in references if path.is_file()), None),
         machine=discover().describe().splitlines(),
         config=args.config,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from platform import platform, python_version
 
 from dithc.config import Experiment
-from dithc.papers import Reference
+from dithc.papers import read_reference
 from dithc.report.collect.datasets import dataset_facts
 from dithc.report.collect.evaluations import evaluation_facts
 from dithc.report.collect.gather import STAGES, Result, Results
@@ -22,7 +22,6 @@ PACKAGES = ("dithc", "torch", "numpy", "snakemake", "mpi4py", "diffusers", "safe
 def collect(
     experiment: Experiment,
     results: Results,
-    reference: Reference,
     *,
     benches: Mapping[str, Path | None] | None = None,
     scaling: Iterable[Path] = (),
@@ -30,7 +29,7 @@ def collect(
     config: Path | None = None,
 ) -> Facts:
     """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
-    missing = _missing(experiment, results)
+    missing, paper = _missing(experiment, results), read_reference()
     return Facts(
         name=experiment.name,
         title=experiment.title,
@@ -46,9 +45,9 @@ def collect(
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
         benches={kind: read_bench(path, kind) for kind, path in (benches or {}).items() if path},
         scaling=scaling_curves.together(
-            read_scaling(scaling), scaling_curves.curves_of(reference.scaling, origin="the paper's numbers")
+            read_scaling(scaling), scaling_curves.curves_of(paper.scaling, origin="the paper's numbers")
         ),
-        stepwise_paper=reference.tables.get("figure9"),
+        stepwise_paper=paper.tables.get("figure9"),
         seed=experiment.seed,
         config=config,
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dithc.papers import Reference
+from dithc.papers import read_reference
 from dithc.report.engine import scaling_curves
 from dithc.report.facts import Facts
 from dithc.report.page.tables import Table, shown
@@ -53,12 +53,12 @@ class Part:
     conditions: dict[str, str] = field(default_factory=dict)
 
 
-def engine_parts(facts: Facts, reference: Reference) -> tuple[list[Part], list[str]]:
+def engine_parts(facts: Facts) -> tuple[list[Part], list[str]]:
     """Return the measured parts, and the titles of benchmarks that were not run."""
     parts, missing = [], []
     for kind, title in TITLES.items():
         if kind in facts.benches:
-            parts.append(_measured(kind, facts, reference))
+            parts.append(_measured(kind, facts))
         elif any(curve.mode == kind for curve in facts.scaling):
             parts.append(_scaling(facts, kind))
         else:
@@ -66,9 +66,9 @@ def engine_parts(facts: Facts, reference: Reference) -> tuple[list[Part], list[s
     return parts, missing
 
 
-def _measured(kind: str, facts: Facts, reference: Reference) -> Part:
+def _measured(kind: str, facts: Facts) -> Part:
     found = Measurement.of(facts.benches[kind])
-    printed = reference.tables.get(PRINTED.get(kind, ""))
+    printed = read_reference().tables.get(PRINTED.get(kind, ""))
     return Part(
         name=kind,
         title=TITLES[kind],

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.log import escaping
-from dithc.papers import Reference
 from dithc.report.facts import Facts
 from dithc.report.figures import canvas
 from dithc.report.page import how, texts
@@ -47,12 +46,12 @@ class Pictures:
     strips: Mapping[str, Sequence[Picture]]
 
 
-def render(facts: Facts, reference: Reference, pictures: Pictures) -> str:
+def render(facts: Facts, pictures: Pictures) -> str:
     """Render the page: HTML with everything inlined and every external text escaped.
 
     A content policy in its head forbids external loads and all scripts except its script, identified by hash.
     """
-    engine, not_run = engine_parts(facts, reference)
+    engine, not_run = engine_parts(facts)
     return fill(
         "report.html",
         facts=facts,

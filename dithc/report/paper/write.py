@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,7 +18,6 @@ from dithc.runs import outputs
 from dithc.summaries import rounded
 
 ROOM = "dithc.report.paper"
-REFERENCE = Path("config/paper/reference.yaml")
 FOLDED = 28  # rows above which a table is collapsed
 LOOKS = {
     "measured": "good",
@@ -57,7 +55,6 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
     """Write one page of all documents in the order of the paper; their files are relative to its folder."""
     shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
     judgements = verdict.claims(shown)
-    reference = Path(os.path.relpath(REFERENCE, path.parent)).as_posix() if REFERENCE.is_file() else ""
     outputs.write(
         path,
         page.fill(
@@ -72,7 +69,6 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
             unjudged=[one.paper for one in shown if one.target not in {found.target for found in judgements}],
             machines=list(dict.fromkeys(machine_line(one.machine) for one in shown)),
             scales=list(dict.fromkeys(one.scale for one in shown)),
-            reference=reference,
         ),
     )
 

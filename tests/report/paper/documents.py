@@ -11,7 +11,6 @@ from dithc.data import write_png
 from dithc.papers import Cell, Document, Picture, Series, published
 
 ROOT = Path(__file__).parents[3]
-REFERENCE = ROOT / "config" / "paper" / "reference.yaml"
 MACHINE = {"name": "AMD EPYC", "architecture": "x86_64", "cores": 2, "dies": 1, "memory_gib": 23.5}
 VERSIONS = {"dithc": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
 MODELS = ("XL/2", "L/2", "B/2", "S/2")
@@ -66,7 +65,7 @@ def table2() -> Document:
                 of["GB"] = ("peak memory of all ranks", slower**3 * base_gb)
                 for unit, (quantity, value) in of.items():
                     name = f"{column} {unit}"
-                    more: dict[str, Any] = {"published": published("table2", row, name, path=REFERENCE)}
+                    more: dict[str, Any] = {"published": published("table2", row, name)}
                     if is_full:
                         more |= {"status": "out of memory", "reason": "killed at the limit of 22 GiB of all ranks"}
                         cells.append(cell("table2", row, name, "", "", **more))
@@ -84,7 +83,7 @@ def table3() -> Document:
     cells = []
     for model, base in zip(MODELS, (66.0, 38.0, 9.6, 3.1), strict=True):
         for column, slower in factors.items():
-            more: dict[str, Any] = {"published": published("table3", model, column, path=REFERENCE)}
+            more: dict[str, Any] = {"published": published("table3", model, column)}
             is_skipped = (column, model) == ("OpenBLAS", "XL/2")
             more |= {"status": "skipped", "reason": "predicted 16 min a step"} if is_skipped else {}
             value = None if is_skipped else base * slower
@@ -148,7 +147,7 @@ def fig9() -> Document:
     cells = []
     for column, values in {"1 rank": (1, 1.47, 1.49, 1.95, 1.88), "2 ranks": (1, 1.62, 1.7, 2.08, 2.06)}.items():
         for name, value in zip(STEPS, values, strict=False):
-            printed = published("fig9", name, "Speed-up", path=REFERENCE)
+            printed = published("fig9", name, "Speed-up")
             cells.append(cell("fig9", name, column, "speedup", "x", value, published=printed))
             cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
         why = {"status": "skipped", "reason": "no search at this scale"}

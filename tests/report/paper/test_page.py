@@ -150,4 +150,4 @@ def test_a_platform_whose_loss_is_no_number_is_beyond_the_noise_of_seeds() -> No
     ],
 )
 def test_published_numbers_are_the_papers(target: str, row: str, column: str, value: float | None) -> None:
-    assert published(target, row, column, path=documents.REFERENCE) == value
+    assert published(target, row, column) == value

@@ -8,7 +8,6 @@ import pytest
 
 from dithc.config import load
 from dithc.log import UserError
-from dithc.papers import Reference
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
 from dithc.report.collect.experiment import collect
@@ -20,7 +19,7 @@ from tests.report.conftest import configuration
 
 def facts_of(tree: Any) -> Facts:
     """Return the facts of a tree."""
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
+    return collect(tree.experiment, gather(tree.experiment, tree.paths))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
-from dithc.papers import Reference
 from dithc.report.collect import collect, gather
 from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.pictures.gallery import GAP, composites, galleries, mosaic
@@ -17,7 +16,7 @@ from dithc.report.pictures.nearest import nearest_tiles
 
 @pytest.fixture(scope="module")
 def facts(tree: Any) -> Facts:
-    return collect(tree.experiment, gather(tree.experiment, tree.paths), Reference())
+    return collect(tree.experiment, gather(tree.experiment, tree.paths))
 
 
 def _evaluation(facts: Facts, name: str) -> EvaluationFacts:

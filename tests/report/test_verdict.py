@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.papers import Reference
 from dithc.report.collect import collect, gather
 from dithc.report.facts import Curve, Facts
 from dithc.report.verdict import judge
@@ -19,7 +18,7 @@ from dithc.report.verdict.trained import held_out
 def facts(tree: Any) -> Facts:
     found = gather(tree.experiment, tree.paths)
     config = Path("results/fa ke/config.json")
-    return collect(tree.experiment, found, Reference(), config=config)
+    return collect(tree.experiment, found, config=config)
 
 
 def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:

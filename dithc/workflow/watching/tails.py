@@ -12,7 +12,8 @@ from dithc.sealed import parse, plain
 TAIL_BYTES = 1 << 16
 METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
 SETTLED_ROWS = 50
-ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: ")
+# Further ranks report that they have the same error, without its text.
+ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: (?!rank \S+: the same error$)")
 BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), (\S+ \S+), \S+ gone, (\S+) left(.*)$")
 LAST_LINES = 8
 MOST_LINES = 16

@@ -271,4 +271,6 @@ def test_ends_of_logs() -> None:
         == "KeyError: 3"
     )
     assert error_of(["12:00:00 a: no error: here"]) == []
+    whole = ["12:00:00 train: error: no latents", "  got:      none", "  expected: some", "  fix:      encode"]
+    assert error_of([*whole, "12:00:00 train: error: rank 0: the same error"]) == whole
     assert error_of(["Traceback (most recent call last):", "  File x", "KeyboardInterrupt"]) == []

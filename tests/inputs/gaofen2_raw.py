@@ -1,7 +1,7 @@
-"""Writes invented Gaofen-2 products of level 1A: both cameras' images in the sensor's own geometry, whose truth is known.
+"""Generator of Gaofen-2 products of level 1A: images of both cameras in sensor geometry, with known ground truth.
 
-Land and terrain are made on the ground; a camera of an affine and quadratic RPC looks at them from the side, so that a hill
-moves by pixels. Every second product is packed as it is delivered, `<product>.tar.gz`. The terrain is written as a DEM.
+Land and terrain are generated on the ground. A camera with an affine and quadratic RPC has an oblique view, which
+displaces a hill by pixels. Every second product is an archive `<product>.tar.gz`. The terrain is written as a DEM.
 """
 
 import gzip
@@ -73,7 +73,7 @@ class RawProduct:
 
     @cached_property
     def terrain(self) -> Terrain:
-        """The terrain below the whole land."""
+        """Return the terrain of the complete land."""
         side = int(np.ceil(MARGIN * self.scene.size * self.scene.gsd / DEM_GSD_M)) + 1
         grid = Grid(side, side, DEM_GSD_M)
         hills = fractal(generator(self.seed, 4, self.scene.index, 2), grid, largest_m=900.0, slope=2.8)
@@ -187,7 +187,7 @@ def pack(folder: Path) -> None:
 
 
 def _write_image(path: Path, numbers: npt.NDArray[np.uint16], product: RawProduct, *, pan: bool) -> None:
-    """The image without any georeference, and beside it `.rpb` and `.xml`."""
+    """Write the image without georeference, with its `.rpb` and `.xml` files."""
     rpc = product.rpc(pan=pan)
     write_geotiff(path, numbers, transform=None, epsg=None, verify=True)
     path.with_suffix(".rpb").write_text(rpb_text(rpc))

@@ -14,7 +14,7 @@ from dithc.data.synthetic.safe import PROCESSING, SafeProduct, stamp, write_mani
 
 
 class Variant(NamedTuple):
-    """Level, processing baseline, and whether names are those of before December 2016, when a product had several granules."""
+    """Level, processing baseline, and whether names follow the format before December 2016, with several granules."""
 
     level: str
     baseline: str
@@ -38,7 +38,7 @@ QA60_OPAQUE, QA60_CIRRUS = 1 << 10, 1 << 11
 
 
 def write_variant(folder: Path, name: str, *, seed: int) -> None:
-    """Write one product of 96 pixels at 10 m; without a raster mask of clouds, QA60 is beside it (`NAME_mask.tif`)."""
+    """Write one product of 96 pixels at 10 m; without a raster mask of clouds, QA60 is in `NAME_mask.tif`."""
     variant = VARIANTS[name]
     products = [SafeProduct(index=i, size=96) for i in range(2 if variant.long_names else 1)]
     synthesize("sentinel2", folder, seed=seed, scenes=len(products), size=96)

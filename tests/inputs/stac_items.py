@@ -1,8 +1,8 @@
-"""Writes invented Sentinel-2 scenes as catalogues have them: a STAC item and a cloud-optimised GeoTIFF for each band.
+"""Generator of Sentinel-2 scenes of catalogs: a STAC item and a cloud-optimized GeoTIFF for each band.
 
-The pixels are those of invented products. Of every three scenes the first is as Earth Search's sentinel-2-l2a has it (offset
-taken off, and said so), the second as Planetary Computer (offset in, the baseline alone says so), the third as
-sentinel-2-c1-l2a, in STAC 1.1 and with checksums.
+Of three scenes the first follows sentinel-2-l2a of Earth Search (offset removed, with a property), the second follows
+Planetary Computer (offset included, indicated by the baseline), the third follows sentinel-2-c1-l2a (STAC 1.1 with
+checksums).
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def write_items(folder: Path, *, scenes: int, seed: int = 3) -> None:
 
 
 def _write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
-    """Write one scene into a folder of its own, `ID/ID.json` and its files."""
+    """Write one scene to a separate folder: `ID/ID.json` and its files."""
     safe = folder / ".safe"
     write_product(safe, product, seed=seed)
     naming = (_earth_search, _planetary_computer, _collection_1)[product.index % 3]
@@ -92,7 +92,7 @@ def _earth_search(product: SafeProduct, band: str, path: Path, info: RasterInfo)
 
 
 def _planetary_computer(product: SafeProduct, band: str, path: Path, info: RasterInfo) -> tuple[str, dict[str, Any]]:
-    """Keys by the bands' own names; nothing is said of numbers, sizes and checksums."""
+    """Return assets by band name, without numbers, sizes and checksums."""
     common = "rededge" if band in ("B05", "B06", "B07", "B8A") else COMMON_NAMES[band]
     return band, {} if band == "SCL" else {"eo:bands": [{"name": band, "common_name": common}]}
 

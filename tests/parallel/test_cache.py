@@ -121,7 +121,7 @@ GUIDED, TWO = {"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "output"),
     [
         ({"cache": {"kind": "taylor"}, "sampler": "heun"}, "heun evaluates each timestep twice"),
         ({"cache": {"kind": "taylor"}, "at": "codec"}, "`at` is codec"),
@@ -139,8 +139,8 @@ GUIDED, TWO = {"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_p
         ({"pipefusion": TWO | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
     ],
 )
-def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, output) -> None:
+    with pytest.raises(ValueError, match=output):
         training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
 
 
@@ -169,9 +169,9 @@ with ranks(n) as group:
                 counts = mine.sum_(way.tally[:2].clone().float())
                 exact[name] = torch.equal(made, alone) and torch.equal(counts, one.tally[:2].float())
             found.append(exact)
-    everybody = group.gather_objects(found)
+    gathered = group.gather_objects(found)
     if group.rank == 0:
-        print("said " + json.dumps([found for said in everybody for found in said]))
+        print("output " + json.dumps([found for output in gathered for found in output]))
 """
 )
 

@@ -84,7 +84,7 @@ def sampled(team):
     made = team.collected(one.images(team.mine(range(3))), range(3))
     return far(made, alone)
 
-said = {}
+output = {}
 with ranks(n) as group:
     mine = Ranks(group.rank, n, group.part([list(range(n))]))
     for name, codec in opened(folder, info).items():
@@ -112,11 +112,11 @@ with ranks(n) as group:
         if name == "sd":
             truth = codec.net.net.double().decode(z[:1].double() / codec.scale).sample
             found["truth"] = far(full[:1], truth)
-        said[name] = found
-    said["sampled"] = {str(degrees): sampled(Team.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
-    everybody = group.gather_objects(said)
+        output[name] = found
+    output["sampled"] = {str(degrees): sampled(Team.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
+    gathered = group.gather_objects(output)
     if group.rank == 0:
-        print("said " + json.dumps(everybody))
+        print("output " + json.dumps(gathered))
 """
 )
 MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
@@ -152,8 +152,8 @@ def opened(folder):
 def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
     done = on_ranks(ALL_WAYS, ranks=ranks, given=(str(folder), INFO), folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("said "))
-    first, *others = json.loads(line.removeprefix("said "))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
+    first, *others = json.loads(line.removeprefix("output "))
     assert len(alike := first.pop("sampled").values()) > 0
     assert max(alike) < 1e-5
     assert all(far is None for one in others for far in one.pop("sampled").values())

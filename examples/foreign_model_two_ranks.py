@@ -13,9 +13,10 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 import torch
 from torch import Tensor, nn
 
-from dithc import comm, hcops, train
-from dithc.automem import AutoMem
-from dithc.memory import Tiers, TierSpec
+from dithc import train
+from dithc.engine import comm, hcops
+from dithc.engine.automem import AutoMem
+from dithc.engine.memory import Tiers, TierSpec
 
 BATCH, LENGTH, WORDS, WIDTH = 16, 32, 64, 128
 

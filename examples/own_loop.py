@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dithc import comm, diffusion, train
+from dithc import diffusion, train
 from dithc.config import training
+from dithc.engine import comm
 
 BATCH, SIDE, CHANNELS = 32, 8, 32
 

@@ -80,8 +80,8 @@ def _logger_untouched() -> Iterator[None]:
 @pytest.fixture
 def use_backend() -> Iterator[Callable[[str], None]]:
     """Return a function that selects an operator backend for the test; it skips if the backend is unavailable."""
-    from dithc import hcops
-    from dithc.hcops.table import obstacle
+    from dithc.engine import hcops
+    from dithc.engine.hcops.kernel_registry import obstacle
 
     with ExitStack() as stack:
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dithc.comm.launching.launch import MpiExec, find_mpiexec, launch_line
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine.comm.launch.launch_command import MpiExec, find_mpiexec, launch_line
 
 ROOT = Path(__file__).parent.parent
 

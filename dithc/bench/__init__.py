@@ -4,8 +4,8 @@ Purpose: a time alone means little on a shared machine. Variants are interleaved
 (multiply-adds in registers, a copy) are measured in the same minute.
 
 Contents: `step` (one training step; losses on a platform), `operators` (single operators, and the search for the
-fastest blocking), `libraries` (third-party matrix products), `trainings` (strategies, scaling, dithc's components),
-`automem` (memory tiers), `collectives`, `quality` and `sampling` (one image by one rank and by several). `summary`
+fastest blocking), `gemm_libraries` (third-party matrix products), `training` (strategies, scaling, dithc's components),
+`automem` (memory tiers), `collectives`, `time_to_quality` and `sampling` (one image by one rank and by several). `summary`
 formats any of their results.
 
 Invariants: warm-up is untimed. Every number has a spread and its repeats. A result contains machine, versions and
@@ -17,4 +17,4 @@ a measurement as a file like `collectives.py` that returns one JSON-ready dictio
 
 from dithc.bench.tables import summary
 
-__all__ = ["automem", "collectives", "operators", "quality", "step", "summary", "trainings"]
+__all__ = ["automem", "collectives", "operators", "step", "summary", "time_to_quality", "training"]

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from dithc.bench.bound_child import child_of, launch_line
-from dithc.bench.record import circumstances
+from dithc.bench.child_process import child_of, launch_line
+from dithc.bench.environment import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
-from dithc.comm import CommConfig, Group
-from dithc.hardware import discover, plan
-from dithc.log import problem
-from dithc.summaries import Measurement, Table, with_deviation
+from dithc.core.logging import problem
+from dithc.core.summaries import Measurement, Table, with_deviation
+from dithc.engine.comm import CommConfig, Group
+from dithc.engine.hardware import discover, plan
 
 MIB = 1 << 20
 LIMIT_SECONDS = 1200

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
-from dithc.sittings import Stopped, now
+from dithc.bench.resume import Stopped, now
 
 Name = TypeVar("Name", bound=Hashable)
 Item = TypeVar("Item")

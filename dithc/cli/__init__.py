@@ -25,10 +25,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
 
-from dithc import openmp
 from dithc.cli import starting
-from dithc.log import UserError, logger, problem, refusal, setup
-from dithc.sealed import documents
+from dithc.core import openmp
+from dithc.core.integrity import json_documents
+from dithc.core.logging import UserError, logger, out_of_memory, problem, setup
 
 GROUPS = {
     "experiment": {
@@ -104,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Log an argument error and exit with status 2."""
-        from dithc.comm import ending
+        from dithc.engine.comm import exit_report
 
         told = problem(
             self.prog,
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
             expected=f"arguments as `{self.prog} --help` lists them",
             fix="correct the command line",
         )
-        logger(f"dithc.{self.prog.split()[1]}").error(ending.once(str(told)))
+        logger(f"dithc.{self.prog.split()[1]}").error(exit_report.once(str(told)))
         self.exit(2)
 
 
@@ -156,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         finally:
             if status:
-                from dithc.comm import ending
+                from dithc.engine.comm import exit_report
 
-                ending.tell_of_end(status)
+                exit_report.tell_of_end(status)
     return status
 
 
@@ -172,13 +172,13 @@ def _ended(words: Sequence[str]) -> int:
         logger(f"dithc.{words[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
-        from dithc.comm import ending
+        from dithc.engine.comm import exit_report
 
-        logger(f"dithc.{words[0]}").error(ending.once(str(error)))
+        logger(f"dithc.{words[0]}").error(exit_report.once(str(error)))
         return error.status
     except BrokenPipeError:
         return 141
-    except documents.Altered as error:
+    except json_documents.Altered as error:
         fix = "delete it and rerun the command that writes it"
         told = problem(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
         logger(f"dithc.{words[0]}").error(str(told))
@@ -212,7 +212,7 @@ def _run(words: Sequence[str]) -> int:
     folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
     if folder is None:
         return int(verb.run(args))
-    from dithc.runs import Lease
+    from dithc.core.artifacts import Lease
 
     with Lease.beside(folder(args)):
         return int(verb.run(args))
@@ -230,7 +230,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
                 fix=f"name a file, such as one in {path}",
             )
         if isinstance(path, Path) and (option != "out" or verb in SINGLE_FILES):
-            from dithc.runs import outputs
+            from dithc.core.artifacts import outputs
 
             outputs.check_file(path)
 
@@ -244,24 +244,24 @@ def _told(verb: str, error: Exception) -> UserError | None:
             expected="names of files and folders in UTF-8",
             fix="rename that file or folder",
         )
-    wanted = refusal.asked(error)
+    wanted = out_of_memory.asked(error)
     if wanted is None:
         return _unwritable(verb, error) if isinstance(error, OSError) else None
     if (limit := starting.limit_bytes()) is not None:
-        return refusal.out_of_memory(
+        return out_of_memory.out_of_memory(
             f"dithc {verb}",
             wanted=wanted,
-            there_is=f"more than {refusal.gib(limit)} of addresses (`ulimit -v`)",
+            there_is=f"more than {out_of_memory.gib(limit)} of addresses (`ulimit -v`)",
             fix=starting.RAISE_LIMIT,
         )
-    from dithc.hardware import Limits
+    from dithc.engine.hardware import Limits
 
     available = Limits.read().memory_available_bytes
     asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb in STAGES else ""
-    return refusal.out_of_memory(
+    return out_of_memory.out_of_memory(
         f"dithc {verb}",
         wanted=wanted,
-        there_is="more memory" if available is None else f"{refusal.gib(available)} free now",
+        there_is="more memory" if available is None else f"{out_of_memory.gib(available)} free now",
         fix=f"provide more memory{asks}, or lower `batch` or `size`",
     )
 

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.log import logger, problem, refusal
+from dithc.core.logging import logger, out_of_memory, problem
 
 if TYPE_CHECKING:
-    from dithc.comm import launch
+    from dithc.engine.comm import launch_command
 
 SUMMARY = "Start a command on ranks, forward signals and exit status, and stop it when its driver has ended."
 EXAMPLE = (
@@ -60,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Return its exit status."""
-    from dithc.cluster import site
-    from dithc.comm import launch, supervise
-    from dithc.hardware import Limits
+    from dithc.engine.comm import launch_command, supervise
+    from dithc.engine.hardware import Limits
+    from dithc.engine.scheduler import slurm_site
 
     for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
         if value is not None and value < 1:
@@ -71,20 +71,20 @@ def run(args: argparse.Namespace) -> int:
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
     chosen = args.launcher or _default_launcher(args.nodes if ranks > 1 else 0)
-    launcher: launch.Launcher = chosen if ranks > 1 else "none"
-    mpiexec = launch.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
+    launcher: launch_command.Launcher = chosen if ranks > 1 else "none"
+    mpiexec = launch_command.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
     srun_mpi, hosts = args.srun_mpi, []
     if launcher == "srun":
-        srun_mpi, mpiexec = launch.ranks_meet_through(args.srun_mpi, args.mpiexec)
-        if srun_mpi == launch.HYDRA:
+        srun_mpi, mpiexec = launch_command.ranks_meet_through(args.srun_mpi, args.mpiexec)
+        if srun_mpi == launch_command.HYDRA:
             hosts, launcher = _hosts(args.nodes), "mpiexec"
-    environment = launch.environment_of(os.environ, launcher=launcher, nodes=args.nodes, hydra=bool(hosts))
+    environment = launch_command.environment_of(os.environ, launcher=launcher, nodes=args.nodes, hydra=bool(hosts))
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if command and command[0].endswith(".py"):
         command = [sys.executable, *command]
     if command and launcher == "mpiexec" and not hosts:
         _check_program(command[0])
-    line = launch.launch_line(
+    line = launch_command.launch_line(
         command,
         launcher=chosen,
         nodes=args.nodes,
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         root_user=os.geteuid() == 0,
     )
     if launcher == "mpiexec" and args.nodes == 1 and mpiexec and mpiexec.vendor == "mpich" and not hosts:
-        launch.check_shared_memory(ranks)
+        launch_command.check_shared_memory(ranks)
     started = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
     kills = Limits.out_of_memory_kills()
     status = supervise(
@@ -113,14 +113,14 @@ def run(args: argparse.Namespace) -> int:
         return status
     if status == STOPPED:
         return _again(args.scheduler, "stopped and saved")
-    if status not in launch.WORDS_OF_THE_COMMAND and (gone := site.lost(hosts)):
+    if status not in launch_command.WORDS_OF_THE_COMMAND and (gone := slurm_site.lost(hosts)):
         return _again(args.scheduler, f"node {', '.join(gone)} was lost")
     return status
 
 
 def _meeting_folder(nodes: int) -> Path | None:
     """Return a writable folder that all nodes share, for the marker files of a start, or None."""
-    from dithc.places import is_writable
+    from dithc.core.caches import is_writable
 
     here = Path.cwd()
     if is_writable(here):
@@ -140,11 +140,11 @@ def _check_program(name: str) -> None:
 
 def _say_killed(command: list[str], *, by_system: bool) -> None:
     """Log the likely cause of a SIGKILL, because the killed process cannot."""
-    from dithc.hardware import Limits
+    from dithc.engine.hardware import Limits
 
     limits = Limits.read()
-    limit = "none" if limits.memory_limit_bytes is None else refusal.gib(limits.memory_limit_bytes)
-    free = "unknown" if limits.memory_available_bytes is None else refusal.gib(limits.memory_available_bytes)
+    limit = "none" if limits.memory_limit_bytes is None else out_of_memory.gib(limits.memory_limit_bytes)
+    free = "unknown" if limits.memory_available_bytes is None else out_of_memory.gib(limits.memory_available_bytes)
     error = problem(
         f"{' '.join(command[:2])} was ended by SIGKILL",
         got="this job's control group had no memory left"
@@ -160,14 +160,14 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
     log.error(str(error))
 
 
-def _default_launcher(nodes: int) -> "launch.Launcher":
+def _default_launcher(nodes: int) -> "launch_command.Launcher":
     """Return srun inside a Slurm job, else mpiexec; also mpiexec on one node if Slurm does not report the job."""
-    from dithc.cluster import site
+    from dithc.engine.scheduler import slurm_site
 
     job = os.environ.get(JOB_VARIABLE)
     if not job or nodes < 1:
         return "mpiexec"
-    if nodes > 1 or (shutil.which("srun") and site.nodes_of(job)):
+    if nodes > 1 or (shutil.which("srun") and slurm_site.nodes_of(job)):
         return "srun"
     log.warning("job %s (SLURM_JOB_ID) has no nodes, or srun is missing: starting the ranks here with mpiexec", job)
     return "mpiexec"
@@ -175,10 +175,10 @@ def _default_launcher(nodes: int) -> "launch.Launcher":
 
 def _hosts(nodes: int) -> list[str]:
     """Return the names of this job's nodes."""
-    from dithc.cluster import site
+    from dithc.engine.scheduler import slurm_site
 
     job = os.environ.get(JOB_VARIABLE)
-    hosts = site.nodes_of(job) if job else []
+    hosts = slurm_site.nodes_of(job) if job else []
     if len(hosts) < nodes:
         got = f"{len(hosts)} node(s) of job {job}" if job else "no Slurm job"
         fix = "start inside a job (`sbatch`, `salloc`) with that many nodes, on which squeue and scontrol work"
@@ -188,7 +188,7 @@ def _hosts(nodes: int) -> list[str]:
 
 def _deadline(args: argparse.Namespace) -> dict[str, str]:
     """Return environment variables with the end of the job, preferably from the scheduler."""
-    from dithc.cluster import deadline, slurm
+    from dithc.engine.scheduler import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
         return {}  # the job script has set it
@@ -201,7 +201,7 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
 
 def _again(scheduler: str, why: str) -> int:
     """Requeue this job and wait for its end, so that it does not count as failed."""
-    from dithc.cluster import deadline, slurm
+    from dithc.engine.scheduler import deadline, slurm
 
     if scheduler == "generic":
         deadline.mark_again()  # read by the process that follows the job and resubmits it
@@ -219,7 +219,7 @@ def _again(scheduler: str, why: str) -> int:
 def _counted(args: argparse.Namespace) -> tuple[int, int]:
     """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
     from dithc.config import Machine
-    from dithc.hardware import discover
+    from dithc.engine.hardware import discover
 
     cores = discover().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.runs import Manifest, outputs
+from dithc.config import stage_spec
+from dithc.core.artifacts import Manifest, outputs
 
 if TYPE_CHECKING:
     from dithc.config import Experiment
@@ -71,7 +72,7 @@ class Making:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Settings that determine the result."""
-        return Manifest.spec_of(self.experiment, self.stage, self.of)
+        return stage_spec(self.experiment, self.stage, self.of)
 
     def read(self, path: Path, stage: str) -> Manifest:
         """Read the manifest of an input stage and record its digest; UserError if it belongs to another stage."""

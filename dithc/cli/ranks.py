@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dithc.config import Experiment
-from dithc.log import logger
+from dithc.core.logging import logger
 
 if TYPE_CHECKING:
-    from dithc.comm import Group
+    from dithc.engine.comm import Group
 
 HELD = 76  # exit status: another process works on the same output
 log = logger("dithc.cores")
@@ -24,7 +24,7 @@ def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def leased(group: "Group", folder: Path) -> Iterator[bool]:
     """Acquire the lease of a folder on rank 0. Yield True on all ranks, or False if another process holds it."""
-    from dithc.runs import Lease
+    from dithc.core.artifacts import Lease
 
     with ExitStack() as stack:
         is_held = False
@@ -41,7 +41,7 @@ def ranks(
     experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None
 ) -> AbstractContextManager["Group"]:
     """Start the ranks with the settings of section `machine`; UserError unless the expected number was started."""
-    from dithc import comm
+    from dithc.engine import comm
 
     machine = experiment.machine
     config = comm.CommConfig(collectives=machine.collectives, wire=machine.wire, weights_wire=machine.weights_wire)

@@ -53,7 +53,7 @@ def open_streams() -> None:
 
     Data files must not get the numbers of standard streams. Control characters of standard output are escaped.
     """
-    from dithc.log import escaping
+    from dithc.core.logging import escaping
 
     while (number := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
         os.set_inheritable(number, True)
@@ -67,8 +67,8 @@ def open_streams() -> None:
 
 def choose_folders() -> None:
     """Replace unusable folders for temporary files and caches, also for child processes. Log each choice."""
-    from dithc import places
-    from dithc.log import logger
+    from dithc.core import caches as places
+    from dithc.core.logging import logger
 
     log = logger("dithc.start")
     if sys.orig_argv[1:3] == ["-X", "utf8"]:
@@ -121,7 +121,7 @@ def supervised(verb: str) -> Iterator[None]:
 
 
 def _watch(child: int, reader: int, verb: str) -> NoReturn:
-    from dithc.log import logger, problem, refusal
+    from dithc.core.logging import logger, out_of_memory, problem
 
     log, received = logger(f"dithc.{verb}"), set[int]()
 
@@ -146,7 +146,7 @@ def _watch(child: int, reader: int, verb: str) -> NoReturn:
     how = f"status {code}" if code >= 0 else signal.Signals(-code).name
     error = problem(
         f"dithc {verb}: out of memory",
-        got=f"a limit of {refusal.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
+        got=f"a limit of {out_of_memory.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
         f"a library ended the process ({how})",
         expected="more memory",
         fix=RAISE_LIMIT,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dithc.cli.making import add_of
 from dithc.cli.ranks import add_ranks_argument, ranks
+from dithc.config import stage_spec
 
 SUMMARY = (
     "Pre-trains or fine-tunes a DiT up to a step. A restarted command resumes. Exit status: 0 done, 75 stopped and "
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train the run."""
     from dithc.config import load, named
-    from dithc.runs import Manifest, outputs
+    from dithc.core.artifacts import outputs
     from dithc.train import Job, Paths, train
 
     experiment = load(args.config)
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         run=settings,
         machine=experiment.machine.model_copy(update={key: value for key, value in given.items() if value is not None}),
         seed=experiment.seed_of(args.run),
-        spec=Manifest.spec_of(experiment, "train", args.run),
+        spec=stage_spec(experiment, "train", args.run),
         paths=Paths(latents=args.latents, init=args.init, store=args.store or Path(experiment.store), out=args.out),
         until=settings.steps if args.until is None else args.until,
         walltime_minutes=args.walltime_minutes,

@@ -11,7 +11,19 @@ with a separate `kind`; export it here if another package dispatches on it.
 
 from dithc.config import codecs, datasets, training
 from dithc.config.experiment import Experiment
-from dithc.config.load import experiment_of, load, named
+from dithc.config.load import experiment_of, load, load_machine, named
 from dithc.config.machine import Machine
+from dithc.config.stage_spec import stage_spec
 
-__all__ = ["Experiment", "Machine", "codecs", "datasets", "experiment_of", "load", "named", "training"]
+__all__ = [
+    "Experiment",
+    "Machine",
+    "codecs",
+    "datasets",
+    "experiment_of",
+    "load",
+    "load_machine",
+    "named",
+    "stage_spec",
+    "training",
+]

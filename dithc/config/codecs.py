@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from dithc import extensions
 from dithc.config.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
-from dithc.config.installed import Installed, kinds_of, taking
-from dithc.config.installed import InstalledExtractor as InstalledExtractor
+from dithc.config.plugins import Installed, kinds_of, taking
+from dithc.config.plugins import InstalledExtractor as InstalledExtractor
+from dithc.core import plugins as extensions
 
 CROP = 32
 """Side in pixels of the crops for codec training. The cost of a step is independent of the tile size, and more steps
@@ -233,7 +233,7 @@ class InstalledCodec(Installed, Foreign):
         return self.words
 
     def network(self) -> Any:
-        """Return an object with the interface of `Network` in dithc/latents/codecs/foreign.py."""
+        """Return an object with the interface of `Network` in dithc/latents/codecs/external.py."""
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 

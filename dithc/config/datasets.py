@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
-from dithc.config.installed import REGISTERED as REGISTERED
-from dithc.config.installed import Installed as Installed
-from dithc.config.installed import InstalledConditions as InstalledConditions
-from dithc.config.installed import InstalledSource as InstalledSource
-from dithc.config.installed import kinds_of, taking
+from dithc.config.plugins import REGISTERED as REGISTERED
+from dithc.config.plugins import Installed as Installed
+from dithc.config.plugins import InstalledConditions as InstalledConditions
+from dithc.config.plugins import InstalledSource as InstalledSource
+from dithc.config.plugins import kinds_of, taking
 from dithc.config.tiling import Rendering as Rendering
 from dithc.config.tiling import Scaling
 from dithc.config.tiling import Split as Split

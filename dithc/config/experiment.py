@@ -3,13 +3,13 @@
 from collections.abc import Collection
 from typing import Literal
 
-from dithc.averages import LARGEST_MISFIT, Profile, combine
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
-from dithc.config.benches import Bench, Paper
+from dithc.config.benchmarks import Bench, Paper
 from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
 from dithc.config.datasets import SENTINEL2_BANDS, Dataset
 from dithc.config.machine import Machine
 from dithc.config.training import MOST_SNAPSHOTS, Evaluation, Run
+from dithc.core.posthoc_ema import LARGEST_MISFIT, Profile, combine
 
 Stage = Literal[
     "default",

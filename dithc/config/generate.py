@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from dithc.config.experiment import Experiment
-from dithc.config.nearest import Section, kinds, sections
+from dithc.config.suggestions import Section, kinds, sections
 
 PAGE = Path("docs/config.md")
 SCHEMA = Path("workflow/schemas/config.schema.json")

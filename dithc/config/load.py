@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.experiment import Experiment
-from dithc.config.kinds import OF_NO_KIND, in_words, of_keys, shown
-from dithc.config.nearest import key_meant, word_meant
-from dithc.config.reading import Text, parse, read
-from dithc.log import logger, problem
+from dithc.config.machine import Machine
+from dithc.config.suggestions import key_meant, word_meant
+from dithc.config.validation_messages import OF_NO_KIND, in_words, of_keys, shown
+from dithc.config.yaml_reader import Text, parse, read
+from dithc.core.logging import logger, problem
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
@@ -202,3 +203,13 @@ def experiment_of(
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
     removed = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
     return _checked({**config, **removed}, origin="the configuration", texts=texts)
+
+
+def load_machine(folder: Path) -> tuple[Machine, dict[str, Any]]:
+    """Return the section `machine` of a Snakemake profile, and the complete profile.
+
+    Raises:
+        UserError: The profile does not exist or is unreadable, or a setting of `machine` is invalid.
+    """
+    content, machine = read_profile(folder)
+    return load({"machine": machine}).machine, content

@@ -1,7 +1,6 @@
 """Settings of the machine in a profile: launch of ranks and distribution of their work."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -37,7 +36,7 @@ class Sampling(Settings):
 
     @property
     def given(self) -> dict[str, int]:
-        """Degrees other than auto, by the names of `dithc.parallel.Degrees`."""
+        """Degrees other than auto, by the names of `dithc.sample.parallel.Degrees`."""
         named = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
@@ -130,14 +129,6 @@ class Machine(Settings):
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.node_cores {self.node_cores}"
             )
-
-    @classmethod
-    def of_profile(cls, folder: Path) -> "tuple[Machine, dict[str, Any]]":
-        """Return the section `machine` of a Snakemake profile, and the complete profile."""
-        from dithc.config.load import load, read_profile
-
-        content, machine = read_profile(folder)
-        return load({"machine": machine}).machine, content
 
     @property
     def ranks(self) -> int | None:

@@ -5,27 +5,27 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.evaluating import FLOW_SAMPLERS as FLOW_SAMPLERS
-from dithc.config.evaluating import FLOW_START as FLOW_START
-from dithc.config.evaluating import MOST_STEPS
-from dithc.config.evaluating import Evaluation as Evaluation
-from dithc.config.evaluating import FirstBlock as FirstBlock
-from dithc.config.evaluating import Pipefusion as Pipefusion
-from dithc.config.evaluating import Taylor as Taylor
-from dithc.config.installed import InstalledSampler as InstalledSampler
-from dithc.config.learning import FAMILIES as FAMILIES
-from dithc.config.learning import SIZES as SIZES
-from dithc.config.learning import Beta
-from dithc.config.learning import BlockKind as BlockKind
-from dithc.config.learning import Ema as Ema
-from dithc.config.learning import Guide as Guide
-from dithc.config.learning import MlpKind as MlpKind
-from dithc.config.learning import Model as Model
-from dithc.config.learning import Norm as Norm
-from dithc.config.learning import Objective as Objective
-from dithc.config.learning import Optimizer as Optimizer
-from dithc.config.learning import Position as Position
-from dithc.config.learning import swiglu_width as swiglu_width
+from dithc.config.evaluation import FLOW_SAMPLERS as FLOW_SAMPLERS
+from dithc.config.evaluation import FLOW_START as FLOW_START
+from dithc.config.evaluation import MOST_STEPS
+from dithc.config.evaluation import Evaluation as Evaluation
+from dithc.config.evaluation import FirstBlock as FirstBlock
+from dithc.config.evaluation import Pipefusion as Pipefusion
+from dithc.config.evaluation import Taylor as Taylor
+from dithc.config.plugins import InstalledSampler as InstalledSampler
+from dithc.config.run_sections import FAMILIES as FAMILIES
+from dithc.config.run_sections import SIZES as SIZES
+from dithc.config.run_sections import Beta
+from dithc.config.run_sections import BlockKind as BlockKind
+from dithc.config.run_sections import Ema as Ema
+from dithc.config.run_sections import Guide as Guide
+from dithc.config.run_sections import MlpKind as MlpKind
+from dithc.config.run_sections import Model as Model
+from dithc.config.run_sections import Norm as Norm
+from dithc.config.run_sections import Objective as Objective
+from dithc.config.run_sections import Optimizer as Optimizer
+from dithc.config.run_sections import Position as Position
+from dithc.config.run_sections import swiglu_width as swiglu_width
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientPath = Literal["overlapped", "ddp"]

@@ -9,7 +9,7 @@ memory-mapped arrays and a table.
 Invariants:
 - A file that cannot be trusted becomes a row with its reason; no file is skipped silently.
 - Offsets come from metadata or from the configuration. They are never guessed.
-- Places decide the split, so that all dates and overlaps of a place are in one split (`places`).
+- Places decide the split, so that all dates and overlaps of a place are in one split (`splits`).
   `near` joins places that look the same.
 - Statistics, scaling and display stretch are fixed per dataset and computed from train tiles only.
 - A folder with its final name is complete.
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dithc.data import products
-    from dithc.data.pictures import write_png
+    from dithc.data.images import write_png
     from dithc.data.scenes import stage_scenes
     from dithc.data.synthetic import synthesize
     from dithc.data.tiles import Rows, Stretch, Tiles, cut_tiles
@@ -40,7 +40,7 @@ _HOMES = {
     "products": "products",
     "stage_scenes": "scenes",
     "synthesize": "synthetic",
-    "write_png": "pictures",
+    "write_png": "images",
 }
 
 __all__ = ["Rows", "Stretch", "Tiles", "cut_tiles", "products", "stage_scenes", "synthesize", "write_png"]

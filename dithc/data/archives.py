@@ -25,11 +25,11 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from dithc.clutter import is_clutter
-from dithc.data.files import check_room, open_regular, printable
+from dithc.core.artifacts import outputs
+from dithc.core.clutter import is_clutter
+from dithc.core.logging import UserError, problem
+from dithc.data.file_checks import check_room, open_regular, printable
 from dithc.data.scene import Refused
-from dithc.log import UserError, problem
-from dithc.runs import outputs
 
 SPARE_BYTES = 1 << 30
 """Disk space that stays free."""

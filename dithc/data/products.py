@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.grids import GeoTransform
-from dithc.data.npy import open_npy
+from dithc.data.npy_writer import open_npy
 from dithc.data.raster import BandLabel, write_cog
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes

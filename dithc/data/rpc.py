@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.files import open_regular
-from dithc.log import UserError, problem
+from dithc.core.logging import UserError, problem
+from dithc.data.file_checks import open_regular
 
 F64 = npt.NDArray[np.float64]
 TERMS = 20

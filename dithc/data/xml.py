@@ -4,8 +4,8 @@ from pathlib import Path
 
 from lxml import etree
 
-from dithc.data.files import open_regular
-from dithc.log import UserError, problem
+from dithc.core.logging import UserError, problem
+from dithc.data.file_checks import open_regular
 
 Element = etree._Element
 XML_BYTES = 64 << 20

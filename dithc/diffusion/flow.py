@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dithc.core.logging import problem
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
-from dithc.diffusion.trial import exact_velocity, try_sampler
-from dithc.log import problem
+from dithc.diffusion.sampler_check import exact_velocity, try_sampler
 
 # The network receives times of [0, 1] on the timestep scale of a diffusion, for which its embedding is designed.
 TIME_SCALE = 1000.0

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dithc.log import problem
+from dithc.core.logging import problem
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x (N, C, h, w), timesteps (N)) -> model output (N, C or 2C, h, w)."""

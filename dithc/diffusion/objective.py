@@ -14,10 +14,10 @@ from scipy.special import expit, ndtri
 from torch import Tensor
 
 from dithc.config import training
+from dithc.core.logging import problem
 from dithc.diffusion.flow import TIME_SCALE
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.schedule import Schedule, pick
-from dithc.log import problem
 
 
 class Objective(ABC):

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dithc.core.logging import problem
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.objective import parts
+from dithc.diffusion.sampler_check import exact_noise, try_sampler
 from dithc.diffusion.schedule import Schedule, Spacing
-from dithc.diffusion.trial import exact_noise, try_sampler
-from dithc.log import problem
 
 ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # orders of the extrapolating solvers, and the default
 

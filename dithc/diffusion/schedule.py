@@ -12,7 +12,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from dithc.log import problem
+from dithc.core.logging import problem
 
 Spacing = Literal["time", "snr"]
 

@@ -2,9 +2,9 @@
 
 Contents: `load_extractor` reads a network from a local file. `extract` converts uint8 RGB images into feature shards
 and a `Statistics` file, resumably and shared by ranks. `measure` counts their pixels in the units of the dataset.
-`compare` computes the Fréchet distance of two results with the facts that qualify it: both n, the hash of the
+`scores` computes the Fréchet distance of two results with the facts that qualify it: both n, the hash of the
 extractor, the resize mode, the floor (one half of the real set against the other half), the share of clipped pixels,
-and the share of copies of train tiles in any orientation (`copies.py`). Data flow:
+and the share of copies of train tiles in any orientation (`memorization.py`). Data flow:
 loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
 
 Invariants:
@@ -17,19 +17,19 @@ Invariants:
 
 Extending: a new extractor is one file next to `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`; classifiers trained afterwards learn it. A new distance is a pure function of `Statistics`
-or of features in `distances`, reported by `compare`.
+or of features in `distances`, reported by `scores`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dithc.evaluate.compare import compare
 from dithc.evaluate.distances import kid
+from dithc.evaluate.scores import compare
 
 if TYPE_CHECKING:
     from dithc.evaluate.extractors import Extractor, load_extractor, train_classifier
     from dithc.evaluate.features import extract
-    from dithc.evaluate.images import ImageSet
+    from dithc.evaluate.image_set import ImageSet
     from dithc.evaluate.pixels import measure
 
 __all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
@@ -37,7 +37,7 @@ __all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor
 # Names that need torch are imported on first use: comparing features takes a fraction of a second, importing torch two.
 NEEDS_TORCH = {
     "Extractor": "extractors",
-    "ImageSet": "images",
+    "ImageSet": "image_set",
     "extract": "features",
     "load_extractor": "extractors",
     "measure": "pixels",

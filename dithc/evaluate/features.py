@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.comm import Group
-from dithc.evaluate.copies import evenly
+from dithc.core.artifacts import atomic_write, outputs, summaries
+from dithc.core.integrity import seal
+from dithc.core.logging import logger, problem, progress
+from dithc.engine.comm import Group
 from dithc.evaluate.extractors import Extractor
-from dithc.evaluate.images import ImageSet, share
+from dithc.evaluate.image_set import ImageSet, share
+from dithc.evaluate.memorization import evenly
 from dithc.evaluate.shards import (
     INDEX_FILE,
     STATISTICS_FILE,
@@ -30,9 +33,6 @@ from dithc.evaluate.shards import (
 )
 from dithc.evaluate.statistics import Statistics
 from dithc.latents import view_of
-from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write, outcome, outputs
-from dithc.sealed import seal
 
 IDS_FILE = "images.json"  # the identity of each image in the order of the features
 log = logger(__name__)
@@ -48,7 +48,7 @@ def extract(
     batch: int = 64,
     shard_size: int = 4096,
     turned: bool = False,
-) -> outcome.Features:
+) -> summaries.Features:
     """Extract the features of a set of images into shards and statistics; return values for a manifest on every rank.
 
     A finished shard with the same hash, extractor, resize and set is reused without reading its images. Images pass the
@@ -89,7 +89,7 @@ def extract(
         f"features of {plan.total} images in {out_folder}: {extracted} extracted, {plan.total - extracted} from earlier runs"
     )
     same = ("extractor", "kind", "sha256", "resize", "comparable", "note", "set_hash", "stretch")
-    numbers: outcome.Features = {
+    numbers: summaries.Features = {
         "n": plan.total,
         "extracted": extracted,
         "reused": plan.total - extracted,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.copies import Rows
+from dithc.core.artifacts import Manifest, atomic_write, replacing, sha256_file
+from dithc.core.integrity import json_documents, parse, seal
+from dithc.core.logging import problem
+from dithc.evaluate.memorization import Rows
 from dithc.evaluate.statistics import Origin
-from dithc.log import problem
-from dithc.runs import Manifest, atomic_write, replacing, sha256_file
-from dithc.sealed import documents, parse, seal
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -92,7 +92,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
     try:
-        found = documents.read(sidecar)
+        found = json_documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
     for name, wanted in identity.items():
@@ -105,7 +105,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
 
 def clipped_share(plan: Plan) -> float | None:
     """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
-    counts = [documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
+    counts = [json_documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
     if not all(of for _, of in counts):
         return None
     return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
@@ -113,7 +113,7 @@ def clipped_share(plan: Plan) -> float | None:
 
 def write_index(plan: Plan) -> None:
     """Write the document that marks the folder as complete."""
-    files = [documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
+    files = [json_documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
     index = {
         "schema": SCHEMA_VERSION,
         "total": plan.total,

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.log import problem
-from dithc.runs import replacing
+from dithc.core.artifacts import replacing
+from dithc.core.logging import problem
 
 FloatArray = NDArray[np.float64]
 

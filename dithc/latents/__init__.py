@@ -22,8 +22,8 @@ from dithc.latents import codecs
 from dithc.latents.batches import Batch, Batches
 from dithc.latents.codec_training import train_codec
 from dithc.latents.codecs import Codec, open_codec
-from dithc.latents.held_out import HeldOut
 from dithc.latents.reader import Latents
+from dithc.latents.validation import HeldOut
 from dithc.latents.views import view_of
 
 __all__ = ["Batch", "Batches", "Codec", "HeldOut", "Latents", "codecs", "open_codec", "train_codec", "view_of"]

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from dithc.config import training
+from dithc.core.logging import problem
 from dithc.data import Rows
 from dithc.latents.reader import Latents
 from dithc.latents.views import NUM_VIEWS
-from dithc.log import problem
 
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dithc.core.artifacts import atomic_write, outputs, replacing, sha256_file
+from dithc.core.integrity import plain, seal, unseal
+from dithc.core.logging import logger, problem, progress
 from dithc.data import Rows, Tiles
 from dithc.latents.codecs import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, view_of
-from dithc.log import logger, problem, progress
-from dithc.runs import atomic_write, outputs, replacing, sha256_file
-from dithc.sealed import plain, seal, unseal
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dithc.core.artifacts import Manifest, sha256_file
+from dithc.core.integrity import parse
+from dithc.core.logging import UserError, problem
 from dithc.data import Rows, Tiles
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
-from dithc.log import UserError, problem
-from dithc.runs import Manifest, sha256_file
-from dithc.sealed import parse
 
 FIX = "rerun the latents stage of this data set (`dithc latents`)"
 

@@ -14,13 +14,13 @@ Invariants:
 - Initial weights come from torch's global generator: seed it before construction.
 
 Extending: a new size is an entry of `training.SIZES`. A new field of `DiTConfig` needs its check there, its effect in
-`dit.py` and its term in `flops.py`. A new difference that fine-tuning must bridge is a step in `surgery.py`.
+`dit.py` and its term in `flops.py`. A new difference that fine-tuning must bridge is a step in `checkpoint_adapter.py`.
 """
 
 from dithc.model import diffusers_keys
+from dithc.model.checkpoint_adapter import adapt, official_state
 from dithc.model.dit import DiT
 from dithc.model.flops import Flops, flops_per_image
 from dithc.model.presets import PRESETS, DiTConfig
-from dithc.model.surgery import adapt, official_state
 
 __all__ = ["PRESETS", "DiT", "DiTConfig", "Flops", "adapt", "diffusers_keys", "flops_per_image", "official_state"]

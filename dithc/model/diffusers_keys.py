@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.log import UserError, problem
-from dithc.model.embed import position_embedding
+from dithc.core.logging import UserError, problem
+from dithc.model.checkpoint_adapter import State, refuse_other_names
+from dithc.model.embeddings import position_embedding
 from dithc.model.presets import DiTConfig
-from dithc.model.surgery import State, refuse_other_names
 
 CLASS = "DiTTransformer2DModel"
 CLASSES = (CLASS, "Transformer2DModel")  # older files use the latter

@@ -8,9 +8,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from dithc import hcops
-from dithc.log import problem
-from dithc.model.embed import (
+from dithc.core.logging import problem
+from dithc.engine import hcops
+from dithc.model.blocks import Attention, GatedMlp, Mlp, Rotary
+from dithc.model.embeddings import (
     LabelEmbedder,
     Linear,
     PatchEmbedder,
@@ -19,9 +20,8 @@ from dithc.model.embed import (
     position_embedding,
     rotary_tables,
 )
-from dithc.model.parts import Attention, GatedMlp, Mlp, Rotary
+from dithc.model.fused_blocks import Chain, in_one_call, in_one_pass
 from dithc.model.presets import DiTConfig, preset
-from dithc.model.whole import Chain, in_one_call, in_one_pass
 
 EMBEDDING_STD = 0.02
 

@@ -5,7 +5,7 @@ Legend: N batch, T tokens, D width, p side of a patch.
 
 from typing import NamedTuple
 
-from dithc.model.embed import NUM_FREQUENCIES
+from dithc.model.embeddings import NUM_FREQUENCIES
 from dithc.model.presets import DiTConfig
 
 FLOP_PER_MAC = 2  # a multiply-accumulate is two floating-point operations

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from dithc.config import training
-from dithc.log import UserError, problem
+from dithc.core.logging import UserError, problem
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,19 @@ Invariants:
   errors. Results of several code versions are a warning on the page.
 - Every score that is not comparable with published FID is marked, and never shown next to a published score.
 
-Extending: see the packages `collect` (facts), `engine` (benchmarks), `figures`, `pictures`, `verdict` and `page`. The
-numbers of the paper are in `dithc.papers`.
+Extending: see the packages `collect` (facts), `benchmarks` (benchmarks), `figures`, `galleries`, `assessment` and `html`. The
+numbers of the paper are in `dithc.core.reproduction`.
 """
 
-from dithc.report.figures import FIGURES, single
+from dithc.report.figures import FIGURES, standalone
 from dithc.report.figures import quality as quality_figure
 from dithc.report.write import write_report
 
-draw_fid, draw_loss, draw_plan, draw_tiles = single.draw_fid, single.draw_loss, single.draw_plan, single.draw_tiles
+draw_fid, draw_loss, draw_plan, draw_tiles = (
+    standalone.draw_fid,
+    standalone.draw_loss,
+    standalone.draw_plan,
+    standalone.draw_tiles,
+)
 
 __all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "draw_tiles", "quality_figure", "write_report"]

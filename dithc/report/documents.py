@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from dithc.log import problem
-from dithc.sealed import content_of, plain
+from dithc.core.integrity import content_of, plain
+from dithc.core.logging import problem
 
 
 def read_json(path: Path | None) -> dict[str, Any]:

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.config import Experiment
-from dithc.log import logger
+from dithc.core.artifacts import Manifest, outputs
+from dithc.core.integrity import seal
+from dithc.core.logging import logger
+from dithc.report.assessment import last_scored
 from dithc.report.collect import collect, gather, smooth
-from dithc.report.facts import Curve, DatasetFacts, Facts
-from dithc.report.figures import FIGURES, canvas, samples, single, spectra
-from dithc.report.page import Pictures, Shown, render, texts
-from dithc.report.pictures import FALSE_COLOURS, galleries, measure_spectra, strips
-from dithc.report.verdict import last_scored
-from dithc.runs import Manifest, outputs
-from dithc.sealed import seal
+from dithc.report.figures import FIGURES, canvas, samples, spectra, standalone
+from dithc.report.galleries import FALSE_COLOURS, galleries, measure_spectra, strips
+from dithc.report.html import Pictures, Shown, alt_text, render
+from dithc.report.records import Curve, DatasetFacts, Facts
 
 NOT_INLINED = "samples"  # the page has larger mosaics of each dataset
 CURVE_POINTS = 200
@@ -87,7 +87,7 @@ def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray
 def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]:
     """Yield figures of a dataset: spectra and tile map."""
     if measured := measure_spectra(facts, dataset.name):
-        text = texts.spectra(dataset, measured)
+        text = alt_text.spectra(dataset, measured)
         count = measured.sides[0].count
         caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
         shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
@@ -96,9 +96,9 @@ def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]
         caption = (
             "Tiles by split: locations over cells of the split, values of each band, examples of each fate with masks"
         )
-        text = texts.tiles(dataset)
+        text = alt_text.tiles(dataset)
         shown = Shown(name=f"tiles {dataset.name}", title="Accepted and rejected tiles", text=text, caption=caption)
-        yield shown, single.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
+        yield shown, standalone.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

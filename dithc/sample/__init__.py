@@ -21,9 +21,9 @@ Extending: a solver is added in dithc.diffusion and by its name in the configura
 data of an image.
 """
 
-from dithc.sample.compose import sample
-from dithc.sample.degrees_table import degrees_table
 from dithc.sample.job import Job
-from dithc.sample.search import search, search_scaling
+from dithc.sample.pipeline import sample
+from dithc.sample.plan_table import degrees_table
+from dithc.sample.sampler_search import search, search_scaling
 
 __all__ = ["Job", "degrees_table", "sample", "search", "search_scaling"]

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.config import training
+from dithc.core.logging import problem
 from dithc.data import Rows, Tiles
 from dithc.latents import Codec
-from dithc.log import problem
 from dithc.model import DiT
-from dithc.parallel import Denoiser, Team, windows
+from dithc.sample.parallel import Denoiser, Team, windows
 from dithc.sample.seeds import generator_of, label_of, noise_by_place
 
 Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]

@@ -24,8 +24,9 @@ class Job:
         codec: Manifest of that codec, if it was trained here.
         snapshots: Steps of the checkpoints combined into `evaluation.ema`; empty without a requested length.
         out: Manifest to write; shards are in the same folder.
-        parallel_vae: Whether all ranks that share an image decode it together (see `dithc.parallel.decode.Decoding`).
-        degrees: Given degrees of the division of a shard among ranks (see `dithc.parallel.Degrees`).
+        parallel_vae: Whether all ranks that share an image decode it together (see
+        `dithc.sample.parallel.parallel_decoder.Decoding`). degrees: Given degrees of the division of a shard among ranks (see
+        `dithc.sample.parallel.Degrees`).
     """
 
     name: str

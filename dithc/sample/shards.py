@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.log import UserError, problem
-from dithc.runs import atomic_write, replacing, sha256_file
-from dithc.sealed import plain, seal, unseal
+from dithc.core.artifacts import atomic_write, replacing, sha256_file
+from dithc.core.integrity import plain, seal, unseal
+from dithc.core.logging import UserError, problem
 
 # Small enough that ranks share a few hundred images evenly and a killed job loses minutes; 50,000 images are 782
 # shards.

@@ -3,7 +3,7 @@
 Purpose: a run exceeds the walltime, nodes fail, and drivers start jobs twice. The result must not depend on restarts.
 
 Contents: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest. `export` writes weights
-for other programs. `rehearse` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and `Checkpoints`
+for other programs. `step_benchmark` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and `Checkpoints`
 also serve other modules and custom loops::
 
     with comm.ranks() as group:                                    # dithc launch --ranks 2 -- my.py
@@ -32,16 +32,16 @@ Invariants:
 - All ranks exit with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
 
 Extending: a strategy is a branch of `strategies/strategy.py`. Checkpoint contents are in `checkpoints/content.py`, and
-placement is only in `memory.py`. A metric is a key of `step.Trainer.step`. `tests/train/golden_losses.json` pins the
+placement is only in `memory_tiers.py`. A metric is a key of `step.Trainer.step`. `tests/train/golden_losses.json` pins the
 numbers: regenerate it only if the mathematics change.
 """
 
+from dithc.train.checkpoint_manager import Checkpoints
 from dithc.train.checkpoints import export
 from dithc.train.job import Job, Paths
 from dithc.train.optimizer import Optimizer
-from dithc.train.own_loop import Checkpoints
-from dithc.train.rehearse import Rehearsal, rehearse
-from dithc.train.run import train
+from dithc.train.pipeline import train
+from dithc.train.step_benchmark import Rehearsal, rehearse
 from dithc.train.strategies import Strategy
 
 __all__ = ["Checkpoints", "Job", "Optimizer", "Paths", "Rehearsal", "Strategy", "export", "rehearse", "train"]

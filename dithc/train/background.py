@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dithc.hardware import discover, plan
-from dithc.log import logger
+from dithc.core.logging import logger
+from dithc.engine.hardware import discover, plan
 
 LOWEST_PRIORITY = 19
 SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
@@ -70,7 +70,7 @@ class Background(threading.Thread):
 
 
 def free_cores() -> list[tuple[int, ...]]:
-    """Return the logical CPUs of each allowed core without compute threads, for data movement (`dithc.native`)."""
+    """Return the logical CPUs of each allowed core without compute threads, for data movement (`dithc.engine.native`)."""
     machine = discover()
     allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}

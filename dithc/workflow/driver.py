@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dithc.cluster import Job, Queue, ended_because, queue_of, slurm, waits_in_vain
-from dithc.log import logger, problem, setup
-from dithc.runs import Lease, atomic_write
-from dithc.sealed import parse, plain
+from dithc.core.artifacts import Lease, atomic_write
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem, setup
+from dithc.engine.scheduler import Job, Queue, ended_because, queue_of, slurm, waits_in_vain
+from dithc.workflow.experiment_graph import Matrix
 from dithc.workflow.jobs import Jobs
-from dithc.workflow.matrix import Matrix
+from dithc.workflow.monitor import error_of, tail
 from dithc.workflow.stages import MANIFESTS
-from dithc.workflow.watching import error_of, tail
 
 LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_LOOK_SECONDS"  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.

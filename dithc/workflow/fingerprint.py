@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dithc.clutter import is_clutter
-from dithc.log import logger
-from dithc.runs import atomic_write
-from dithc.sealed import content_of, plain, seal
+from dithc.core.artifacts import atomic_write
+from dithc.core.clutter import is_clutter
+from dithc.core.integrity import content_of, plain, seal
+from dithc.core.logging import logger
 
 SIZED_FILES = 10_000  # files, in sorted order, with names and sizes; further files count by name only
 SAMPLED_FILES = 1_000  # files with a block from the middle

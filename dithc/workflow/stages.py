@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dithc.config import codecs
-from dithc.workflow.matrix import Matrix
+from dithc.workflow.experiment_graph import Matrix
 
 # Stage names in manifests, if they differ from the rule.
 MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}

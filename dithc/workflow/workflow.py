@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dithc.log import UserError, logger, problem, setup
-from dithc.workflow.checks import check_inputs, check_owner, damaged, digest_of, restorable, told
+from dithc.core.logging import UserError, logger, problem, setup
 from dithc.workflow.driver import Driver
+from dithc.workflow.experiment_graph import Matrix
 from dithc.workflow.jobs import Benches, Jobs
-from dithc.workflow.layers import Words, also_make, words_of
-from dithc.workflow.matrix import Matrix
-from dithc.workflow.paper import PaperFiles
+from dithc.workflow.preflight import check_inputs, check_owner, damaged, digest_of, restorable, told
+from dithc.workflow.reproduction import PaperFiles
+from dithc.workflow.snakemake_api import Words, also_make, words_of
 
 log = logger("dithc.workflow")
 

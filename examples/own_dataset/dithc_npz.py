@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dithc.config.datasets import InstalledConditions, InstalledSource
-from dithc.data.readers.installed import Raster
+from dithc.data.readers.plugin import Raster
 from dithc.data.scene import Place
 
 

@@ -116,7 +116,7 @@ typedef void (*hc_callback)(void *arguments, int thread, int num_threads);
 int hc_run(hc_context *context, hc_callback job, void *arguments);
 
 /* Return consecutive part `thread` of `num_threads` of range(count), cut at multiples of `multiple`, as equal as
- * possible and larger parts first. Every operator cuts by this rule, as does dithc.cftp.partition. HC_BAD_ARGUMENT
+ * possible and larger parts first. Every operator cuts by this rule, as does dithc.engine.cftp.partition. HC_BAD_ARGUMENT
  * for an invalid part. */
 int hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop);
 

@@ -142,7 +142,7 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
 }
 
 /* As touch_part cuts them. A refusal leaves the first touch, by a thread of the run, to decide, and a full node its
- * neighbors; where pages are is read from the system (dithc.memory). */
+ * neighbors; where pages are is read from the system (dithc.engine.memory). */
 void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes) {
     for (int i = 0; i < nodes.count; i++) {
         int64_t first, last, start, stop, ignored;

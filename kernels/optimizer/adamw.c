@@ -45,7 +45,7 @@ static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t coun
                         job->second[i] + offset, ema, shadow);
 }
 
-/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.memory.place), as if
+/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.engine.memory.place), as if
  * these were one array. */
 static void adamw(void *arguments, int thread, int num_threads) {
     const adamw_job *job = arguments;

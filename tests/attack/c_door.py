@@ -15,8 +15,8 @@ from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from dithc.native import signatures
-from dithc.native.loading import LIBRARY
+from dithc.engine.native import signatures
+from dithc.engine.native.loading import LIBRARY
 
 HEADER = Path(__file__).parents[2] / "kernels/include/hcops.h"
 FUNCTIONS = {

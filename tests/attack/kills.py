@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.runs import Store
+from dithc.core.artifacts import Store
 from tests.attack.trainings import Training
 from tests.train.conftest import small_run, write_latents
 

@@ -36,7 +36,7 @@ def staged(out: Path) -> dict[str, Any]:
     """Return by scene the rejection reason, or the hash of pixels and mask, place, notes, and paths of both."""
     import numpy as np
 
-    from dithc.data.table import read_rows
+    from dithc.data.parquet import read_rows
 
     stacks = json.loads((out / "scenes.json").read_text())["stacks"]
     found: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc import native
+from dithc.engine import native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from dithc.config import load
-from dithc.log import UserError
+from dithc.core.logging import UserError
 from tests.attack.configurations import COMMANDS, DEMO, PATHS, PWNED, Trial, demo, trials, written
 from tests.workflow.conftest import make_project, snakemake
 

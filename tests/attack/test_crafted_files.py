@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from dithc.log import UserError
+from dithc.core.artifacts import Manifest, sha256_file
+from dithc.core.logging import UserError
+from dithc.core.tensor_files import read_tensors
 from dithc.model import diffusers_keys
-from dithc.runs import Manifest, sha256_file
-from dithc.tensors import read_tensors
 
 SECONDS = 30
 VALID = {
@@ -141,12 +141,12 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9" * 30, "²", "1e3", " 2"])
 def test_a_number_of_threads_that_no_machine_has_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dithc.comm import cores
+    from dithc.engine.comm import session
 
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     with pytest.raises(UserError, match="OMP_NUM_THREADS"):
-        cores._asked_threads()
+        session._asked_threads()
     for taken, expected in {"2": 2, "": None, "4,2": None}.items():
         monkeypatch.setenv("OMP_NUM_THREADS", taken)
-        assert cores._asked_threads() == expected
+        assert session._asked_threads() == expected
     assert torch.get_num_threads() >= 1

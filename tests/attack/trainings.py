@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.comm.environment import HYDRA_PROXY
-from dithc.comm.launching import ending
-from dithc.runs import Manifest, Store
+from dithc.core.artifacts import Manifest, Store
+from dithc.engine.comm.environment import HYDRA_PROXY
+from dithc.engine.comm.launch import exit_report
 
 MARK = "DITHC_TEST_MARK"
 MOST_SECONDS = 120.0  # an exchange waits longer for a lost rank
@@ -102,7 +102,7 @@ class Training:
 
     def _of_rank(self, number: int) -> set[int]:
         """Return the processes to which a launcher of any MPI assigned this rank."""
-        names = {f"{name}={number}" for name in ending.RANK_VARIABLES}
+        names = {f"{name}={number}" for name in exit_report.RANK_VARIABLES}
         return {pid for pid, environment in self._processes() if names.intersection(environment)}
 
     def _processes(self) -> Iterator[tuple[int, list[str]]]:

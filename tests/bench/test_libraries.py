@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dithc import hcops
-from dithc.bench.libraries import LIBRARIES, linear_by, linears_served_by, products
+from dithc.bench.gemm_libraries import LIBRARIES, libraries, linear_by, linears_served_by
 from dithc.bench.operators import cases, ops
 from dithc.bench.step.variants import CONTENDERS
+from dithc.engine import hcops
 from dithc.model import DiT
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -73,7 +73,7 @@ def count_calls(name: str) -> int:
     """Count the products of one layer, forward and backward, that the library itself reports."""
     program = f"""
 import torch
-from dithc.bench.libraries import LIBRARIES, linear_by
+from dithc.bench.gemm_libraries import LIBRARIES, linear_by
 x, w = torch.randn(64, 32, requires_grad=True), torch.randn(96, 32, requires_grad=True)
 with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
     linear_by(LIBRARIES[{name!r}])(x, w, torch.zeros(96)).sum().backward()
@@ -100,11 +100,11 @@ def test_torch_s_products_are_of_the_library_that_it_names():
 
 
 def test_a_library_of_another_kind_is_an_obstacle_with_its_name(monkeypatch):
-    monkeypatch.setenv(products.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
-    products._openblas.cache_clear()
+    monkeypatch.setenv(libraries.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
+    libraries._openblas.cache_clear()
     for obstacle in (LIBRARIES["openblas"].obstacle, CONTENDERS["openblas"].obstacle):
         assert "is not OpenBLAS" in (obstacle("fp32") or "")
-    products._openblas.cache_clear()
+    libraries._openblas.cache_clear()
 
 
 def test_table_4_has_a_column_for_each_library_that_can():

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from dithc.bench import patched
-from dithc.bench.patched import measure, own
+from dithc.bench import patching
+from dithc.bench.patching import measure, reference_models
 from dithc.bench.tables.patch import patch_summary
 
 
@@ -14,14 +14,14 @@ def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
 
     def small():
-        return own.Decoder(width=16, depth=1, heads=2, groups=1, hidden=24, words=4096)
+        return reference_models.Decoder(width=16, depth=1, heads=2, groups=1, hidden=24, words=4096)
 
     def missing():
         raise ImportError("no such package")
 
     monkeypatch.setattr(measure, "MODELS", {"small": (small, measure._words), "absent": (missing, measure._words)})
-    settings = patched.PatchSettings(dtypes=(dtype,), compare=("eager",), batch=1, warmup=1, repeats=2, threads=1)
-    result = patched.bench_patch(settings)
+    settings = patching.PatchSettings(dtypes=(dtype,), compare=("eager",), batch=1, warmup=1, repeats=2, threads=1)
+    result = patching.bench_patch(settings)
     row, absent = result["cases"]
     assert row["status"] == "ok"
     assert set(row["seconds"]) == {"eager", "patched"}

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.quality import Plan, calibrated_seconds, calibrated_steps, judge
-from dithc.bench.quality.plan import point_name, points, run_name
-from dithc.bench.quality.result import Point, headroom, speedup
+from dithc.bench.time_to_quality import Plan, calibrated_seconds, calibrated_steps, judge
+from dithc.bench.time_to_quality.plan import point_name, points, run_name
+from dithc.bench.time_to_quality.result import Point, headroom, speedup
 from dithc.cli.bench import quality
 from dithc.cli.bench.quality import _flops
 from dithc.config import experiment_of, load, training
-from dithc.log import UserError
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import seal
+from dithc.core.logging import UserError
 from dithc.model import DiT
 from dithc.report.figures.quality import draw_quality
-from dithc.runs import Manifest
-from dithc.sealed import seal
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"baseline": 80, "flow": 160}

@@ -6,14 +6,14 @@ import pytest
 
 from dithc.bench.automem import AutoMemSettings, bench_automem
 from dithc.bench.operators.ops import OpsSettings, bench_ops
-from dithc.bench.patched import PatchSettings, bench_patch
+from dithc.bench.patching import PatchSettings, bench_patch
 from dithc.bench.sampling import SamplingSettings, bench_sampling
 from dithc.bench.step import StepSettings, bench_step
-from dithc.bench.step.curves import CurveSettings, bench_curves
-from dithc.bench.trainings.scaling import ScalingSettings, bench_scaling
-from dithc.bench.trainings.stepwise import StepwiseSettings, bench_stepwise
-from dithc.bench.trainings.strategies import StrategiesSettings, bench_strategies
-from dithc.log import UserError
+from dithc.bench.step.loss_curves import CurveSettings, bench_curves
+from dithc.bench.training.scaling import ScalingSettings, bench_scaling
+from dithc.bench.training.stepwise import StepwiseSettings, bench_stepwise
+from dithc.bench.training.strategies import StrategiesSettings, bench_strategies
+from dithc.core.logging import UserError
 
 MEASURED = {
     "automem": (bench_automem, AutoMemSettings, {}),

@@ -54,7 +54,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
     """With any other status the launcher would restart all ranks."""
     told = []
-    monkeypatch.setattr("dithc.comm.ending.tell_of_end", told.append)
+    monkeypatch.setattr("dithc.engine.comm.exit_report.tell_of_end", told.append)
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == status

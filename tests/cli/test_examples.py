@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dithc import native
 from dithc.cli import GROUPS, VERBS, main, module_of
 from dithc.cli.bench.verb import KINDS
 from dithc.config import experiment_of
-from dithc.sealed import seal
+from dithc.core.integrity import seal
+from dithc.engine import native
 
 ROOT = Path(__file__).parents[2]
 REDUCED = ROOT / ".test/config/reduced.yaml"

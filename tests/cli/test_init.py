@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc import native
 from dithc.cli import main
 from dithc.cli.experiment.init import CONTENTS
-from dithc.native import loading
+from dithc.engine import native
+from dithc.engine.native import loading
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def test_wheel_works_outside_a_checkout(tmp_path: Path) -> None:
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "env")}))
     run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), str(wheel))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    code = "import dithc, dithc.native as n; print(dithc.__file__, n.library() is not None)"
+    code = "import dithc, dithc.engine.native as n; print(dithc.__file__, n.library() is not None)"
     assert run(str(python), "-c", code).split() == [str(packages / "dithc/__init__.py"), "True"]
     run(str(python), "-m", "dithc", "init", str(tmp_path / "project"))
     line = ["snakemake", "--profile", "profiles/local", "--configfile", "config/experiments/demo.yaml", "-n", "--quiet"]

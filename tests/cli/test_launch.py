@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc import hardware
 from dithc.cli import launch, main
+from dithc.engine import hardware
 
 SAY = """
 import json, os, sys

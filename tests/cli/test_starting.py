@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dithc import cli, places
+from dithc import cli
 from dithc.cli import starting
 from dithc.cli.experiment import run
-from dithc.log import UserError, refusal
-from dithc.runs import Manifest
+from dithc.core import caches
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError, out_of_memory
 from dithc.workflow import Workflow
 
 MIB = 1 << 20
@@ -123,7 +124,7 @@ OTHER = [ImportError("No module named x"), OSError(28, "No space left"), ValueEr
 
 @pytest.mark.parametrize("error", [*REFUSED, *OTHER], ids=str)
 def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
-    assert (refusal.asked(error) is not None) == (error in REFUSED)
+    assert (out_of_memory.asked(error) is not None) == (error in REFUSED)
 
 
 def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tuple[str | None, str | None]:
@@ -168,7 +169,7 @@ def test_cache_that_another_user_could_fill_is_not_used(tmp_path: Path, monkeypa
     (tmp_path / f"dithc-cache-{os.geteuid()}").mkdir(mode=0o700)
     (tmp_path / f"dithc-cache-{os.geteuid()}").chmod(0o777)
     assert folders_of(monkeypatch, HOME="/nowhere", TMPDIR=str(tmp_path))[1] is None
-    assert places.cache_home() is None
+    assert caches.cache_home() is None
 
 
 @pytest.mark.parametrize("broken", [read_only, missing])
@@ -183,8 +184,8 @@ def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
 
 @pytest.mark.parametrize("broken", ["working folder", "cache"])
 def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "is_writable", lambda _: broken != "working folder")
-    monkeypatch.setattr(places, "cache_home", lambda: None)
+    monkeypatch.setattr(caches, "is_writable", lambda _: broken != "working folder")
+    monkeypatch.setattr(caches, "cache_home", lambda: None)
     with pytest.raises(UserError, match=broken):
         run._check_folders()
 

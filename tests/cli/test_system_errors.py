@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
+from dithc.core.artifacts import Manifest, digest
 from dithc.data import Tiles
-from dithc.runs import Manifest, digest
 from tests.cli.small import Small
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import Experiment, Machine, experiment_of, load
+from dithc.config import Experiment, Machine, experiment_of, load, load_machine
 from dithc.config.generate import page, schema_json
-from dithc.config.nearest import sections
+from dithc.config.suggestions import sections
 from dithc.config.training import Run
-from dithc.log import UserError
+from dithc.core.logging import UserError
 
 ROOT = Path(__file__).parent.parent.parent
 EXPERIMENTS = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
@@ -313,10 +313,10 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
 def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     if text.startswith("config: 5"):
-        assert Machine.of_profile(tmp_path)[0] == Machine()
+        assert load_machine(tmp_path)[0] == Machine()
         return
     with pytest.raises(UserError, match="fix:"):
-        Machine.of_profile(tmp_path)
+        load_machine(tmp_path)
 
 
 def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from dithc.config import load
 from dithc.config.experiment import Experiment
-from dithc.config.nearest import ELSEWHERE, WORDS, sections
-from dithc.log import UserError
+from dithc.config.suggestions import ELSEWHERE, WORDS, sections
+from dithc.core.logging import UserError
 
 TEXT = """\
 name: x

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Machine, experiment_of
-from dithc.workflow.layers import words_of
+from dithc.config import experiment_of, load_machine
+from dithc.workflow.snakemake_api import words_of
 
 ROOT = Path(__file__).parent.parent.parent
 SLURM = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38, scheduler: slurm, node_cores: 152}"
@@ -53,7 +53,7 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
 def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path, line: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "config.yaml").write_text(line + "\n")
-    assert Machine.of_profile(tmp_path / "site")[0].launcher == "mpiexec"
+    assert load_machine(tmp_path / "site")[0].launcher == "mpiexec"
     driver = engine(args=["machine={nodes: 2}"])
     above = words_of(driver, ["-n", "--profile", str(tmp_path / "site"), "-C", "machine={nodes: 2}", "--", "all"])
     job = words_of(engine(main=False, args=driver.config_settings.config_args), ["--mode", "remote"])

@@ -12,11 +12,11 @@ import pytest
 import rasterio
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.raster import read_raster, write_geotiff
-from dithc.data.raster.codestream import EOC, HOLE_BYTES, check_codestream
+from dithc.data.raster.jpeg2000_check import EOC, HOLE_BYTES, check_codestream
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Refused, Rejection, Scene
-from dithc.log import UserError
 
 BANDS = ["B02", "B03", "B04", "B08"]
 END_MARKER = EOC.to_bytes(2)

@@ -10,7 +10,7 @@ import scipy.ndimage
 
 from dithc.config import datasets
 from dithc.data.grids import Grid
-from dithc.data.ground import orthorectify, read_heights
+from dithc.data.orthorectify import orthorectify, read_heights
 from dithc.data.pansharpen import averaged, gsa, quality, reduced_resolution, shift_between
 from dithc.data.raster import read_raster
 from dithc.data.rpc import read_rpc

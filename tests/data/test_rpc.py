@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
-from dithc.log import UserError
 from tests.inputs.gaofen2_raw import rpb_text
 
 RNG = np.random.default_rng(3)

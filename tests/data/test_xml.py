@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.data.xml import find_all, find_text, read_xml
-from dithc.log import UserError
 
 
 def test_elements_are_found_by_local_name_in_any_namespace(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dithc.core.logging import UserError
 from dithc.diffusion import sample_flow
-from dithc.log import UserError
 
 SHAPE = (2, 4, 4)
 MEAN, STD = 1.5, 0.5

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dithc.core.logging import UserError
 from dithc.diffusion import guided
-from dithc.log import UserError
 
 NULL = 9
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dithc.core.logging import UserError
 from dithc.diffusion import Objective, Schedule, training_loss
-from dithc.log import UserError
 
 SCHEDULE, OBJECTIVE = Schedule.linear(), Objective.of()
 

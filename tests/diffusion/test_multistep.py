@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dithc.core.logging import UserError
 from dithc.diffusion import Schedule, sample
 from dithc.diffusion.samplers import slope_weights
-from dithc.log import UserError
 
 SCHEDULE = Schedule.linear()
 SHAPE = (4, 2, 2)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
+from dithc.core.logging import UserError
 from dithc.diffusion import SAMPLERS, Objective, Schedule, sample
-from dithc.log import UserError
 
 SCHEDULE = Schedule.linear()
 SHAPE = (4, 4, 4)

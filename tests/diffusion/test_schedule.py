@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from dithc.core.logging import UserError
 from dithc.diffusion import Schedule
-from dithc.log import UserError
 
 
 def test_linear_betas_run_from_1e_4_to_2e_2() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError
 from dithc.evaluate import Extractor, extract
 from dithc.evaluate.statistics import Statistics
-from dithc.log import UserError
-from dithc.runs import outputs
 from tests.evaluate.conftest import image_set
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.evaluate.statistics import Origin, Statistics
-from dithc.log import UserError
 
 RNG = np.random.default_rng(0)
 ORIGIN = Origin(extractor="w.pth", kind="inception", sha256="aa", resize="clean", set_hash="s", note="words")

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dithc.config import load
+from dithc.core.artifacts import Store
 from dithc.diffusion import Schedule, sample
-from dithc.diffusion.trial import DEVIATION, MEAN, SHAPE, exact_noise
-from dithc.runs import Store
+from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise
 from tests.brought import bring_example
 from tests.ranks import needs_launcher
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dithc.data.pictures import cropped, decoded, read_file
+from dithc.data.images import cropped, decoded, read_file
 
 Pixels = npt.NDArray[np.uint8]
 

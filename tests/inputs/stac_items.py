@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc import stac
+from dithc.core.artifacts import outputs, sha256_file
+from dithc.data import stac
 from dithc.data.grids import reproject_points
 from dithc.data.raster import BandLabel, RasterInfo, read_raster, write_cog
 from dithc.data.synthetic.safe import BASELINE, OFFSET, SafeProduct, stamp
 from dithc.data.synthetic.sentinel2 import LEVEL2A_BANDS, write_product
-from dithc.runs import outputs, sha256_file
 
 CLOUD_OPTIMISED = "image/tiff; application=geotiff; profile=cloud-optimized"
 SHA256_CODE = "1220"  # of a multihash: the algorithm, and 32 bytes

@@ -7,6 +7,6 @@ Only tests set this variable, and only a process that loads this file reads it.
 import os
 from pathlib import Path
 
-from dithc.native import loading
+from dithc.engine.native import loading
 
 loading.LIBRARY = Path(os.environ["DITHC_EMULATED_TILES"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dithc import native
+from dithc.engine import native
 
 ALL = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
 

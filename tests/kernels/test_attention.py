@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dithc import native
+from dithc.engine import native
 from tests.kernels.isas import ALL, needed, newest_and_in_turn, sampled_where_it_runs
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
@@ -272,7 +272,7 @@ def all_results(qkv, dout, isa, *, forward_isa=None):
 
 MEMORY = """
 import torch
-from dithc import native
+from dithc.engine import native
 
 def peak_mib():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024

@@ -10,9 +10,9 @@ import math
 import pytest
 import torch
 
-from dithc import native
-from dithc.hcops.patching import nodes
-from dithc.hcops.patching.nodes import Attention
+from dithc.engine import native
+from dithc.engine.hcops.patching import autograd_functions
+from dithc.engine.hcops.patching.autograd_functions import Attention
 from tests.kernels.isas import ALL, needed, newest_and_in_turn
 
 # (N, H, G, T, S, K): all 1; below a panel; beyond chunks of 64 and 256 and segments of 512, with remainders.
@@ -68,8 +68,8 @@ def test_heads_anywhere_are_those_of_float64(isa, shape, causal, dtype):
     key, value = (heads(n, g, s, k, dtype, next(layouts), generator) for _ in range(2))
     dout = heads(n, h, t, k, dtype, "heads first", generator)
     kind = Attention(0.7 / math.sqrt(k), causal)
-    out, lse = nodes.attention_forward(query, key, value, kind)
-    found = (out, lse, *nodes.attention_backward(dout, query, key, value, out, lse, kind))
+    out, lse = autograd_functions.attention_forward(query, key, value, kind)
+    found = (out, lse, *autograd_functions.attention_backward(dout, query, key, value, out, lse, kind))
     wanted, wanted_lse, gradients = exact(query, key, value, dout, kind)
     for name, ours, truth in zip(
         ("out", "lse", "dq", "dk", "dv"), found, (wanted, wanted_lse, *gradients), strict=True
@@ -86,7 +86,7 @@ def test_packed_is_the_same_as_separate_to_the_bit(isa):
         *(native.context(), n, t, h, k, qkv.data_ptr(), 0, packed.data_ptr(), 0, lse.data_ptr(), 0)
     )
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    separate, separate_lse = nodes.attention_forward(query, key, value, Attention(k**-0.5, causal=False))
+    separate, separate_lse = autograd_functions.attention_forward(query, key, value, Attention(k**-0.5, causal=False))
     assert torch.equal(separate.transpose(1, 2), packed)
     assert torch.equal(separate_lse, lse)
 
@@ -94,8 +94,8 @@ def test_packed_is_the_same_as_separate_to_the_bit(isa):
 def test_keys_that_no_query_sees_have_gradient_zero(isa):
     query, key = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 100, 16)
     kind = Attention(0.25, causal=True)
-    out, lse = nodes.attention_forward(query, key, key, kind)
-    _, dkey, dvalue = nodes.attention_backward(torch.ones_like(out), query, key, key, out, lse, kind)
+    out, lse = autograd_functions.attention_forward(query, key, key, kind)
+    _, dkey, dvalue = autograd_functions.attention_backward(torch.ones_like(out), query, key, key, out, lse, kind)
     assert dkey[:, :, 3:].abs().max() == 0
     assert dvalue[:, :, 3:].abs().max() == 0
 
@@ -105,8 +105,8 @@ def test_what_does_not_go_together_is_refused():
         pytest.skip(f"C kernels: {native.load().reason}")
     three, two = torch.randn(1, 3, 4, 8), torch.randn(1, 2, 4, 8)
     with pytest.raises(ValueError, match="hc_attention_heads_forward"):
-        nodes.attention_forward(three, two, two, Attention(1.0, causal=False))  # 2 does not divide 3
+        autograd_functions.attention_forward(three, two, two, Attention(1.0, causal=False))  # 2 does not divide 3
     with pytest.raises(ValueError, match="hc_attention_heads_forward"):
-        nodes.attention_forward(two, two, two, Attention(-1.0, causal=False))
+        autograd_functions.attention_forward(two, two, two, Attention(-1.0, causal=False))
     with pytest.raises(ValueError, match="hc_attention_heads_forward"):
-        nodes.attention_forward(two, two[:, :, :0], two[:, :, :0], Attention(1.0, causal=False))
+        autograd_functions.attention_forward(two, two[:, :, :0], two[:, :, :0], Attention(1.0, causal=False))

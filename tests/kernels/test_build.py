@@ -26,7 +26,7 @@ def test_without_a_compiler_the_package_builds_and_names_the_fix(tmp_path: Path)
     assert "Numba" in done.stderr
     assert "apt-get install build-essential" in done.stderr
     assert not list((tmp_path / "lib").rglob("*.so"))
-    assert "no C compiler" in (tmp_path / "lib/dithc/native/_kernels.txt").read_text()
+    assert "no C compiler" in (tmp_path / "lib/dithc/engine/native/_kernels.txt").read_text()
 
 
 def _sources_of_one_instruction_set() -> list[Path]:
@@ -53,7 +53,7 @@ def test_a_source_compiled_without_its_flags_stops_with_an_error_that_names_them
 def test_tiles_are_reached_through_one_header_and_not_emulated_where_installed() -> None:
     sources = [path for path in KERNELS.rglob("*.[ch]") if "_tile_" in path.read_text()]
     assert [path.name for path in sources if re.search(r"\b_tile_\w+ *\(", path.read_text())] == ["tiles_amx.h"]
-    library = ROOT / "dithc/native/_kernels.so"
+    library = ROOT / "dithc/engine/native/_kernels.so"
     if not library.exists():
         pytest.skip("no library")
     assert b"emulated tiles" not in library.read_bytes()
@@ -62,7 +62,7 @@ def test_tiles_are_reached_through_one_header_and_not_emulated_where_installed()
 
 def test_the_functions_of_the_door_are_all_that_the_library_exports() -> None:
     tool = shutil.which("nm")
-    library = ROOT / "dithc/native/_kernels.so"
+    library = ROOT / "dithc/engine/native/_kernels.so"
     if tool is None or not library.exists():
         pytest.skip("no nm, or no library")
     listed = subprocess.run([tool, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.bench.libraries.emulated import quick_emulation
+from dithc.bench.gemm_libraries.emulated import quick_emulation
 from tests.kernels.cases import Case, read_outputs, write_cases
 from tests.kernels.foreign_cases import foreign_cases
 from tests.kernels.isas import ALL, runs, sampled_where_it_runs

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dithc import native
-from dithc.native import ceilings
+from dithc.engine import native
+from dithc.engine.native import rooflines
 
 CANARY = 93
 
@@ -22,7 +22,7 @@ def test_the_copy_writes_all_bytes_and_no_other(size, source_offset, target_offs
     source = torch.randint(0, 256, (size + source_offset,), dtype=torch.uint8, generator=generator)[source_offset:]
     around = torch.full((size + target_offset + 64,), CANARY, dtype=torch.uint8)
     target = around[target_offset : target_offset + size]
-    ceilings.copy(source, target)
+    rooflines.copy(source, target)
     assert torch.equal(target, source)
     assert (around[:target_offset] == CANARY).all()
     assert (around[target_offset + size :] == CANARY).all()
@@ -30,13 +30,13 @@ def test_the_copy_writes_all_bytes_and_no_other(size, source_offset, target_offs
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_operations_are_counted_by_round_and_thread(dtype):
-    one = ceilings.multiply_add(dtype, rounds=1)
+    one = rooflines.multiply_add(dtype, rounds=1)
     assert one > 0
     assert one % torch.get_num_threads() == 0
-    assert ceilings.multiply_add(dtype, rounds=1000) == 1000 * one
-    assert ceilings.multiply_add(dtype, rounds=0) == 0
+    assert rooflines.multiply_add(dtype, rounds=1000) == 1000 * one
+    assert rooflines.multiply_add(dtype, rounds=0) == 0
 
 
 def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="hc_multiply_add_ceiling"):
-        ceilings.multiply_add("fp32", rounds=-1)
+        rooflines.multiply_add("fp32", rounds=-1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dithc import native
-from dithc.comm.process_group.exchange import WHOLES, Pieces, _Whole
+from dithc.engine import native
+from dithc.engine.comm.process_group.shm_collectives import WHOLES, Pieces, _Whole
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")

@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 
-from dithc import native
+from dithc.engine import native
 from tests.kernels.isas import newest_and_in_turn
 from tests.kernels.test_gemm import (
     BF16,

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc import native
+from dithc.engine import native
 from tests.kernels.isas import ALL, newest_and_in_turn, runs
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from dithc import native
-from dithc.native.loading import isa_number
-from dithc.native.signatures import Machine
+from dithc.engine import native
+from dithc.engine.native.loading import isa_number
+from dithc.engine.native.signatures import Machine
 from tests.kernels.test_gemm import BF16, F32, ISAS, arguments, check, matrix, product
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")

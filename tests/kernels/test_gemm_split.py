@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc import native
+from dithc.engine import native
 from tests.kernels.test_gemm import (
     F32,
     ISAS,

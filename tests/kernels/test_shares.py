@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from dithc import native
-from dithc.hcops.c import matrix
+from dithc.engine import native
+from dithc.engine.hcops.c import matrix
 
 if native.library() is None:
     pytest.skip(f"C kernels: {native.load().reason}", allow_module_level=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc import native
+from dithc.engine import native
 from tests.kernels.isas import newest_and_in_turn, runs
 
 ONE = 2.0**-24  # half a unit in the last place of fp32, relative

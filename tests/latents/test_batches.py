@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from dithc.core.logging import UserError
 from dithc.latents.batches import Batches, generator
 from dithc.latents.codecs.codec import PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
-from dithc.log import UserError
 
 CLASSES = 3
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError
 from dithc.latents.codecs.autoencoder import Autoencoder, Sizes
 from dithc.latents.codecs.codec import KlCodec, PixelCodec
 from dithc.latents.encode import encode_tiles
 from dithc.latents.reader import Latents
-from dithc.log import UserError
-from dithc.runs import outputs
 
 DIGEST = "0123456789ab"
 

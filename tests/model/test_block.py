@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dithc import hcops, native
-from dithc.hcops import tuning
-from dithc.hcops.active import raw
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine import hcops, native
+from dithc.engine.hcops import tuning
+from dithc.engine.hcops.backend import raw
+from dithc.engine.native.call_sequences import STEPS
 from dithc.model.dit import Block
 from dithc.model.presets import preset
-from dithc.native.sequences import STEPS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 

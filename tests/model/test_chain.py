@@ -6,11 +6,11 @@ from threading import get_ident
 import pytest
 import torch
 
-from dithc import hcops, native
-from dithc.hcops.part import part_of
-from dithc.hcops.program import Program
+from dithc.engine import hcops, native
+from dithc.engine.hcops.program import Program
+from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
-from dithc.model.whole import MOST_PROGRAMS
+from dithc.model.fused_blocks import MOST_PROGRAMS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
 
@@ -87,7 +87,7 @@ def test_the_last_layer_is_part_of_the_pass(
     chain, called = model.chain(to_patches=True), []
     numbers = sum(weight.numel() for part in (model.blocks, model.final_layer) for weight in part.parameters())
     if not bf16:  # two calls: one block, then two blocks with the last layer
-        monkeypatch.setattr("dithc.model.whole.MOST_FLOP", 2 * numbers * 2 * 16 / 1.4)
+        monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", 2 * numbers * 2 * 16 / 1.4)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
         for seed in range(2):
             x, c = inputs(seed=seed)
@@ -155,7 +155,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
     short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if short == "memory":
-        monkeypatch.setattr("dithc.hcops.c.library.available_bytes", lambda: 10_000)
+        monkeypatch.setattr("dithc.engine.hcops.c.library.available_bytes", lambda: 10_000)
         model = made()
     else:
         with torch.inference_mode():
@@ -209,7 +209,7 @@ def test_what_takes_long_is_not_one_call(
     most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made()
-    monkeypatch.setattr("dithc.model.whole.MOST_FLOP", most_flop)
+    monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop)
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
     assert len(recorded) == calls
@@ -247,7 +247,7 @@ def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pyte
     given = [inputs(rows, seed=rows) for rows in (6, 3, 6)]
     used = []
     for chain, most_flop in ((whole, 1e12), (parts, 3e6)):
-        monkeypatch.setattr("dithc.model.whole.MOST_FLOP", most_flop * 3)
+        monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop * 3)
         for x, c in given:
             assert torch.equal(chain(x, c), one_by_one(model, x, c))
         used.append(sum(buffer.nbytes for buffer in chain._memory[get_ident()]))

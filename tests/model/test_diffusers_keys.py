@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc.log import UserError
+from dithc.core.logging import UserError
 from dithc.model import DiT, adapt, diffusers_keys
-from dithc.model.embed import timestep_features
+from dithc.model.embeddings import timestep_features
 
 SMALL = {"hidden_size": 32, "num_heads": 2, "depth": 3, "input_size": 8, "num_classes": 5}
 XL_WIDTHS = {"depth": 2, "input_size": 8, "num_classes": 10}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc.log import UserError
+from dithc.core.logging import UserError
 from dithc.model import PRESETS, DiT
 from tests.model.networks import inputs, shaken, small
 

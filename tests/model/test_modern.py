@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc import hcops, native
 from dithc.config import training
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine import hcops, native
 from dithc.model import PRESETS, DiT, adapt, diffusers_keys, flops_per_image
-from dithc.train.matrices import matrices_of
+from dithc.train.muon_matrices import matrices_of
 
 SMALL = {"hidden_size": 24, "num_heads": 3, "depth": 2, "input_size": (4, 6), "num_classes": 3, "in_channels": 2}
 KINDS: list[dict[str, Any]] = [

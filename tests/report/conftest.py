@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from dithc.config import Experiment, load
+from dithc.config import Experiment, load, stage_spec
+from dithc.core.artifacts import Manifest, Store
+from dithc.core.integrity import seal_line
+from dithc.core.summaries import Measurement, Table
 from dithc.data import write_png
 from dithc.report import write_report
-from dithc.runs import Manifest, Store
-from dithc.sealed import seal_line
-from dithc.summaries import Measurement, Table
 
 SHA = "b2f7" * 16
 TILES, SIDE = 10, 16  # of the dataset with pixels
@@ -180,7 +180,7 @@ class Tree:
         Manifest(
             stage=spec_stage,
             name=name,
-            spec=json.loads(json.dumps(Manifest.spec_of(self.experiment, spec_stage, spec_name))),
+            spec=json.loads(json.dumps(stage_spec(self.experiment, spec_stage, spec_name))),
             inputs={str(item): Manifest.read(item).digest for item in inputs},
             **{"seconds": 3.5, **known},
         ).write(path)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.core.summaries import Measurement, Table
 from dithc.report import write_report
 from dithc.report.documents import read_bench
-from dithc.summaries import Measurement, Table
 
 
 @pytest.mark.parametrize("kind", ["step", "strategies"])

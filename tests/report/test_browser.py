@@ -12,7 +12,7 @@ import pytest
 
 WIDTHS = (360, 768, 1400)
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CSS = Path(__file__).parents[2] / "dithc" / "report" / "page" / "report.css"
+CSS = Path(__file__).parents[2] / "dithc" / "report" / "html" / "report.css"
 # Inspect the page in frames of several widths. The result is in the document that the browser prints.
 LOOK = """<!doctype html><body>FRAMES<script>
 addEventListener("load", () => {

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dithc.log import UserError
+from dithc.core.integrity import seal_line
+from dithc.core.logging import UserError
+from dithc.core.summaries import short
 from dithc.report import draw_loss
 from dithc.report.collect.curves import read_curve, read_resumes, smooth
-from dithc.report.words import score, span
-from dithc.sealed import seal_line
-from dithc.summaries import short
+from dithc.report.formatting import score, span
 
 
 def test_smooth_keeps_the_first_value_and_averages_the_last() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dithc.config import load
-from dithc.log import UserError
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
 from dithc.report.collect.experiment import collect
 from dithc.report.collect.gather import gather
-from dithc.report.facts import Facts
-from dithc.runs import Manifest
+from dithc.report.records import Facts
 from tests.report.conftest import configuration
 
 

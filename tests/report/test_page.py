@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from jinja2 import DictLoader
 
-from dithc.log import UserError
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.report import FIGURES, write_report
 from dithc.report.collect import collect, gather
-from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.words import between, score
-from dithc.runs import Manifest
+from dithc.report.formatting import between, score
+from dithc.report.records import EvaluationFacts, Facts
 
 
 class Page(HTMLParser):
@@ -295,6 +295,6 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
 
 
 def test_texts_of_a_page_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    render = import_module("dithc.report.page.render")
+    render = import_module("dithc.report.html.render")
     monkeypatch.setattr(render, "ChoiceLoader", lambda _: DictLoader({"page": "<b>{{ text }}{{ text|upper }}</b>"}))
     assert render.fill("page", text="a\x1b[31m\u202e<") == r"<b>a\x1b[31m\u202e&lt;A\x1b[31M\u202e&lt;</b>"

@@ -8,10 +8,10 @@ import pytest
 
 from dithc.data import Tiles
 from dithc.report.collect import collect, gather
-from dithc.report.facts import EvaluationFacts, Facts
-from dithc.report.pictures.gallery import GAP, composites, galleries, mosaic
-from dithc.report.pictures.measured import radial_power
-from dithc.report.pictures.nearest import nearest_tiles
+from dithc.report.galleries.gallery import GAP, composites, galleries, mosaic
+from dithc.report.galleries.nearest import nearest_tiles
+from dithc.report.galleries.spectra import radial_power
+from dithc.report.records import EvaluationFacts, Facts
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dithc.log import UserError
-from dithc.papers import read_reference
+from dithc.core.logging import UserError
+from dithc.core.reproduction import read_reference
 from dithc.report import write_report
+from dithc.report.benchmarks.scaling_curves import ScalingCurve, curves_of, points_table, together
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.engine.scaling_curves import ScalingCurve, curves_of, points_table, together
 from dithc.report.figures.scaling import draw_scaling, spaced
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dithc.papers import read_reference
+from dithc.core.reproduction import read_reference
 from dithc.report.figures.stepwise import draw_stages, stage_bars
 
 

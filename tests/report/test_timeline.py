@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dithc.cli import main
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.core.summaries import Measurement
 from dithc.report.figures.timeline import draw_timeline, read_timeline, timeline_of
-from dithc.summaries import Measurement
 
 GIB = 1 << 30
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.report.assessment import judge
+from dithc.report.assessment.training_check import held_out
 from dithc.report.collect import collect, gather
-from dithc.report.facts import Curve, Facts
-from dithc.report.verdict import judge
-from dithc.report.verdict.trained import held_out
+from dithc.report.records import Curve, Facts
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.comm import Group
 from dithc.config import codecs, training
-from dithc.runs import Manifest, digest
+from dithc.core.artifacts import Manifest, digest
+from dithc.engine.comm import Group
 from dithc.sample import Job
 from dithc.train import Job as TrainJob
 from dithc.train import Paths, train

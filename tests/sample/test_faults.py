@@ -13,10 +13,10 @@ from tests.ranks import needs_launcher, on_ranks
 PROGRAM = """
 import os, pickle, signal, sys, threading
 import torch
-from dithc.comm import ranks
-from dithc.hcops.c import matrix
-from dithc.native.sequences import Recorded
-from dithc.parallel import Denoiser
+from dithc.engine.comm import ranks
+from dithc.engine.hcops.c import matrix
+from dithc.engine.native.call_sequences import Recorded
+from dithc.sample.parallel import Denoiser
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     job, fault = pickle.load(file)

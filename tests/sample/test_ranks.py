@@ -67,16 +67,16 @@ def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys
 
 
 def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, monkeypatch):
-    import dithc.comm
+    import dithc.engine.comm
     from dithc.cli import main
 
     waits = []
 
     def connect(expected, *, timeout_seconds):
         waits.append(timeout_seconds)
-        return dithc.comm.Group()
+        return dithc.engine.comm.Group()
 
-    monkeypatch.setattr("dithc.comm.cores.connect", connect)
+    monkeypatch.setattr("dithc.engine.comm.session.connect", connect)
     assert main([word.replace("small", "tiny") for word in words(tmp_path / "x")[3:]]) == 0
     assert waits[0] >= 2 * 24 * 3600
 

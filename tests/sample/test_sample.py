@@ -9,19 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc.averages import decay_at
-from dithc.comm import Group
 from dithc.config import training
+from dithc.core.artifacts import Manifest, Store, outputs
+from dithc.core.integrity import seal, unseal
+from dithc.core.logging import UserError
+from dithc.core.posthoc_ema import decay_at
 from dithc.data import Tiles
 from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
-from dithc.log import UserError
-from dithc.runs import Manifest, Store, outputs
+from dithc.engine.comm import Group
 from dithc.sample import sample
-from dithc.sample.network import load_network
+from dithc.sample.load_network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
-from dithc.sealed import seal, unseal
 from dithc.train import Job as TrainJob
 from dithc.train import Paths, train
 from tests.sample.conftest import images_of
@@ -195,7 +195,7 @@ class SomeTiles(Tiles):
 
 
 def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(job, monkeypatch):
-    monkeypatch.setattr("dithc.sample.compose.Tiles", SomeTiles)
+    monkeypatch.setattr("dithc.sample.pipeline.Tiles", SomeTiles)
     alone = {"checkpoint": None, "latents": None, "at": "codec"}
     one = job("one", images=3, **alone)
     numbers = sample(one, Group())

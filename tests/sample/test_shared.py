@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.comm import Group
-from dithc.log import UserError
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
 from dithc.sample import Job, sample
 from tests.ranks import needs_launcher, on_ranks
 from tests.sample.conftest import images_of
 
 PROGRAM = """
 import pickle, sys
-from dithc.comm import ranks
+from dithc.engine.comm import ranks
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     jobs = pickle.load(file)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
 from tests.slurm.box import Box
 from tests.slurm.conftest import Scene, make_project
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from dithc.comm import connect
-from dithc.runs import Store, store
+from dithc.core.artifacts import Store, store
+from dithc.engine.comm import connect
 from dithc.train import train
-from dithc.train.checkpoints import saving
+from dithc.train.checkpoints import writer
 from dithc.train.step.step import Trainer
 
 # Less than a rank's share of the small model's moments, more than all other files of a training run of a few steps.
@@ -31,7 +31,7 @@ def die(*_: object, **__: object) -> None:
     time.sleep(3600)
 
 
-def die_half_way(path: Path, content: saving.TensorFile, **_: object) -> None:
+def die_half_way(path: Path, content: writer.TensorFile, **_: object) -> None:
     path.write_bytes(content.head() + b"half")
     die()
 
@@ -40,7 +40,7 @@ def strike(kind: str) -> None:
     """Let the next checkpoint fail."""
     match kind:
         case "blocks":
-            saving.write_file = die_half_way
+            writer.write_file = die_half_way
         case "commit":
             Store.commit = die
         case "rename":

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dithc.comm import Group
 from dithc.config import Machine, training
-from dithc.log import read_metrics
-from dithc.runs import Manifest, Store
-from dithc.tensors import read_tensors
+from dithc.core.artifacts import Manifest, Store
+from dithc.core.logging import read_metrics
+from dithc.core.tensor_files import read_tensors
+from dithc.engine.comm import Group
 from dithc.train import Job, Paths, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3

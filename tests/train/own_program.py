@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.comm import Group, connect
-from dithc.comm.gradients import buckets
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group, connect
+from dithc.engine.comm.gradients import buckets
 from dithc.train import Checkpoints, Optimizer, Strategy
-from dithc.train.strategies.settling import mean_square
+from dithc.train.strategies.first_pass import mean_square
 from tests.train.optimizer.zero_program import send_late
 
 SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.automem.planning.planner import Plan
-from dithc.comm import Group
 from dithc.config import training
-from dithc.hardware import description, discover
-from dithc.log import UserError
-from dithc.memory import Tiers
-from dithc.runs import Manifest
-from dithc.train import background, memory, train
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.engine.automem.planning.planner import Plan
+from dithc.engine.comm import Group
+from dithc.engine.hardware import description, discover
+from dithc.engine.memory import Tiers
+from dithc.train import background, memory_tiers, train
 from dithc.train.job.job import DONE
-from dithc.train.memory import PLAN_FILE, TrainingMemory
+from dithc.train.memory_tiers import PLAN_FILE, TrainingMemory
 from tests.train import faults
 from tests.train.conftest import assert_equal, config_of, hashes, rows, store_of, tensors_of
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
@@ -45,7 +45,7 @@ def opened(monkeypatch) -> list[Tiers]:
         found.append(Tiers(chain))
         return found[-1]
 
-    monkeypatch.setattr(memory, "Tiers", open_and_keep)
+    monkeypatch.setattr(memory_tiers, "Tiers", open_and_keep)
     return found
 
 
@@ -181,7 +181,7 @@ class TestOneTier:
     def _one_node(self, monkeypatch):
         machine = discover()
         ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
-        monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=ddr))
+        monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=ddr))
 
     @pytest.mark.slow
     def test_nothing_is_managed(self, wide, opened):
@@ -203,7 +203,7 @@ class TestOneTier:
 def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):
     machine = discover()
     ddr = replace(next(tier for tier in machine.tiers if tier.kind == "ddr"), memory_bytes=16 << 20)
-    monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=(ddr,)))
+    monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=(ddr,)))
     settings = training.Memory(file_folder=str(tmp_path), file_gib=16 / 1024)
     with TrainingMemory(settings) as managed:
         kept = [managed.tiers.fast.empty((4 << 20,), torch.uint8) for _ in range(4)]
@@ -219,7 +219,7 @@ def test_settings_without_effect_warn(caplog):
 
 def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
-    monkeypatch.setattr(memory, "discover", lambda: replace(machine, tiers=unbound))
+    monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=unbound))
     unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
     for ranks in (1, 4):
         TrainingMemory(training.Memory(), group=Group(local_size=ranks)).close()

@@ -5,10 +5,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from dithc.averages import decay_at
-from dithc.comm import Group
 from dithc.config import training
-from dithc.runs import Manifest, Store
+from dithc.core.artifacts import Manifest, Store
+from dithc.core.posthoc_ema import decay_at
+from dithc.engine.comm import Group
 from dithc.train import export, train
 from dithc.train.job.job import DONE
 from dithc.train.optimizer.ema import Ema

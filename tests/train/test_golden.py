@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.comm import Group
-from dithc.hcops.active import backend_of
+from dithc.engine.comm import Group
+from dithc.engine.hcops.backend import backend_of
 from dithc.train import train
 from dithc.train.step import Trainer
 from tests.train.conftest import rows

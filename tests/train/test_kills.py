@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.log import read_metrics
+from dithc.core.logging import read_metrics
 from tests.attack.trainings import Training, hashes, newest
 from tests.ranks import launcher, needs_launcher
 from tests.train.conftest import config_of

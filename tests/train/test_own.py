@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from dithc.comm import Group
-from dithc.log import UserError
-from dithc.runs import Store
+from dithc.core.artifacts import Store
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
 from dithc.train import Checkpoints, Optimizer, Strategy
-from tests.comm.test_group import run_program
+from tests.engine.comm.test_group import run_program
 from tests.train.own_program import SCENES, Words, batch_of, loss_of, made
 from tests.train.strategies.test_strategies import several_ranks
 

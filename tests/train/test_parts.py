@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from dithc.comm import Group
 from dithc.config import training
-from dithc.log import UserError
-from dithc.train.job.stop import LEAST_SECONDS_TO_WAIT, LEAVING_SECONDS, Pace, Stop, seconds_since_process_start
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
+from dithc.train.job.stop_requests import (
+    LEAST_SECONDS_TO_WAIT,
+    LEAVING_SECONDS,
+    Pace,
+    Stop,
+    seconds_since_process_start,
+)
 from dithc.train.optimizer.ema import Ema, decay_at, initial_share
 from dithc.train.optimizer.optimizer import Optimizer, learning_rate_at
 from dithc.train.step.step import Trainer

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc.comm import Group
 from dithc.config import training
+from dithc.core.artifacts import Lease, Manifest
+from dithc.core.integrity import seal, unseal
+from dithc.core.logging import UserError
 from dithc.diffusion import Objective
+from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents
-from dithc.log import UserError
-from dithc.runs import Lease, Manifest
-from dithc.sealed import seal, unseal
 from dithc.train import export, train
 from dithc.train.job.job import DONE, HELD, STOPPED
 from tests.train.conftest import SMALL, checkpoint, hashes, rows, store_of

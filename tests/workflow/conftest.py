@@ -11,8 +11,8 @@ import yaml
 
 from dithc.config import experiment_of
 from dithc.config.load import laid_over
-from dithc.runs import Manifest
-from dithc.sealed import seal
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import seal
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCED = ROOT / ".test/config/reduced.yaml"

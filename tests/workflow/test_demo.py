@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
 from tests.workflow.conftest import LOCAL, command, make_project, snakemake
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ if "train" in sys.orig_argv[1:3]:
     import time
     from pathlib import Path
 
-    from dithc.train.job.stop import Stop
+    from dithc.train.job.stop_requests import Stop
 
     original, calls = Stop.reason, 0
 

@@ -15,7 +15,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.cli.outputs.findings import NOTES, find
-from dithc.sealed import seal, unseal
+from dithc.core.integrity import seal, unseal
 from tests.sampling import commit_of
 from tests.workflow.conftest import LOCAL, snakemake
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dithc.config import Machine
+from dithc.config import load_machine
+from dithc.workflow.experiment_graph import Matrix
 from dithc.workflow.jobs.benches import Benches
-from dithc.workflow.matrix import Matrix
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^    params:\n((?: {8}.*\n|\n)+)", re.MULTILINE)
@@ -36,7 +36,7 @@ def test_no_parameter_of_a_rule_asks_for_the_machine(path: Path) -> None:
 def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
     said = set()
     for profile in PROFILES:
-        machine = Machine.of_profile(profile)[0].model_dump()
+        machine = load_machine(profile)[0].model_dump()
         matrix = Matrix({**ASKED, "machine": machine})
         benches = Benches(matrix.experiment)
         named = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)

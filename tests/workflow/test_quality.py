@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dithc.runs import Manifest
-from dithc.sealed import unseal
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import unseal
 from tests.sampling import commit_of
 from tests.workflow.conftest import processes_in
 

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dithc.bench.automem.runs import Trainings
 from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.record import circumstances, prepare_threads, require_among, require_at_least
-from dithc.log import logger, problem
+from dithc.bench.automem.training_runs import Trainings
+from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.resume import Stopped, now
+from dithc.core.logging import logger, problem
 from dithc.model import PRESETS
-from dithc.sittings import Stopped, now
 
 log = logger(__name__)
 COUNTED = {

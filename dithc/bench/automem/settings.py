@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.bench.trainings import RunSettings
+from dithc.bench.training import RunSettings
 
 PARTS = ("budget", "file", "largest-batch", "pool", "resident")
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from dithc import native
-from dithc.automem import AutoMem, Manager, manager
 from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.step import variants
 from dithc.bench.timing import Timing, alternating, spread
+from dithc.core.logging import problem
 from dithc.diffusion import Schedule
-from dithc.log import problem
-from dithc.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
+from dithc.engine import native
+from dithc.engine.automem import AutoMem, Manager, manager
+from dithc.engine.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
 from dithc.model import DiT
 
 POOL, TORCH = "pool", "torch's allocator"

@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dithc import hcops
-from dithc.bench.ceilings import Precision
-from dithc.bench.libraries import LIBRARIES, linear_by
+from dithc.bench.environment import require_among
+from dithc.bench.gemm_libraries import LIBRARIES, linear_by
 from dithc.bench.operators.settings import (
     TYPES,
     Case,
@@ -32,8 +31,9 @@ from dithc.bench.operators.settings import (
     random,
 )
 from dithc.bench.operators.shapes import PASSES, Layer, Pass, module_layers
-from dithc.bench.record import require_among
-from dithc.hcops import reference
+from dithc.bench.rooflines import Precision
+from dithc.engine import hcops
+from dithc.engine.hcops import reference
 from dithc.model import PRESETS
 
 # Batches of the published target speeds. Other models use OTHER_BATCH.

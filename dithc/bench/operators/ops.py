@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from dithc import hcops
-from dithc.bench.ceilings import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
-from dithc.bench.libraries import described
+from dithc.bench.environment import circumstances, prepare_threads, require_at_least
+from dithc.bench.gemm_libraries import described
 from dithc.bench.operators.cases import MEMORY_BOUND, OPS, cases
 from dithc.bench.operators.settings import Case, Run, precision
-from dithc.bench.record import circumstances, prepare_threads, require_at_least
+from dithc.bench.resume import Stopped, now
+from dithc.bench.rooflines import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
-from dithc.log import logger, progress
-from dithc.sittings import Stopped, now
+from dithc.core.logging import logger, progress
+from dithc.engine import hcops
 
 log = logger(__name__)
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import torch
 
-from dithc import hcops, native
-from dithc.bench.ceilings import Precision
+from dithc.bench.environment import prepare_threads, require_at_least
 from dithc.bench.operators.cases import our_linear_run
 from dithc.bench.operators.settings import precision
 from dithc.bench.operators.shapes import PASSES, Layer, Pass, all_layers
-from dithc.bench.record import prepare_threads, require_at_least
+from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, loops_for, take_turns
-from dithc.hcops import tuning
-from dithc.log import logger, problem, progress
+from dithc.core.artifacts import atomic_write, outputs
+from dithc.core.logging import logger, problem, progress
+from dithc.engine import hcops, native
+from dithc.engine.hcops import tuning
+from dithc.engine.native import contexts
 from dithc.model import DiT
-from dithc.native import contexts
-from dithc.runs import atomic_write, outputs
 
 log = logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dithc.bench.ceilings import Precision
-from dithc.memory import Pool
+from dithc.bench.rooflines import Precision
+from dithc.engine.memory import Pool
 
 TYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

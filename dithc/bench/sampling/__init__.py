@@ -13,11 +13,12 @@ a barrier on. Memory is measured in freshly started ranks. Every output on every
 output of one rank. All weights are random, including heads and gates, because untrained networks return 0 regardless of
 faults.
 
-Extending: add a variant to `contenders.CONTENDERS`. Add a decoder to `decoders.DECODERS`. Only `theirs.py` imports diffusers.
+Extending: add a variant to `variants.CONTENDERS`. Add a decoder to `decoders.DECODERS`. Only `diffusers_pipeline.py` imports
+diffusers.
 """
 
-from dithc.bench.sampling.contenders import DIFFUSERS, NORMAL
 from dithc.bench.sampling.measure import SamplingSettings, bench_sampling
-from dithc.bench.sampling.processes import serve
+from dithc.bench.sampling.variants import DIFFUSERS, NORMAL
+from dithc.bench.sampling.workers import serve
 
 __all__ = ["DIFFUSERS", "NORMAL", "SamplingSettings", "bench_sampling", "serve"]

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.bench.sampling import theirs
-from dithc.bench.sampling.contenders import BASE, WHOLE, Contender
-from dithc.bench.sampling.ways import SEED
-from dithc.comm import Group
+from dithc.bench.sampling import diffusers_pipeline
+from dithc.bench.sampling.runners import SEED
+from dithc.bench.sampling.variants import BASE, WHOLE, Contender
+from dithc.core.logging import problem
+from dithc.engine.comm import Group
+from dithc.engine.numa import peak_rss_bytes, reset_peak_rss
 from dithc.latents import Codec, codecs
-from dithc.log import problem
-from dithc.pages import peak_rss_bytes, reset_peak_rss
-from dithc.parallel import Degrees, Team
+from dithc.sample.parallel import Degrees, Team
 
 BANDS = ("R", "G", "B")
 INFO: dict[str, Any] = {
@@ -52,7 +52,9 @@ WAYS = (
 
 def of_diffusers(width: int) -> Codec:
     """Build a decoder with Stable Diffusion's structure."""
-    net = codecs.DiffusersNetwork(_drawn(partial(theirs.autoencoder, width)), memory_format=torch.channels_last)
+    net = codecs.DiffusersNetwork(
+        _drawn(partial(diffusers_pipeline.autoencoder, width)), memory_format=torch.channels_last
+    )
     return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
 
 

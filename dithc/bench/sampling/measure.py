@@ -6,15 +6,15 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal
 
-from dithc.bench.record import circumstances, require_among, require_at_least
+from dithc.bench.environment import circumstances, require_among, require_at_least
+from dithc.bench.resume import Stopped, now
 from dithc.bench.sampling import decoders
-from dithc.bench.sampling.contenders import BASE, CONTENDERS, DIFFUSERS, NORMAL, Contender, Where, named
-from dithc.bench.sampling.processes import Crew, crew
-from dithc.bench.sampling.turns import compare_and_time, rows, shown
-from dithc.bench.sampling.ways import TRAINED_STEPS, Cell, config_of
-from dithc.hardware import discover, plan
-from dithc.log import problem, progress
-from dithc.sittings import Stopped, now
+from dithc.bench.sampling.comparison import compare_and_time, rows, shown
+from dithc.bench.sampling.runners import TRAINED_STEPS, Cell, config_of
+from dithc.bench.sampling.variants import BASE, CONTENDERS, DIFFUSERS, NORMAL, Contender, Where, named
+from dithc.bench.sampling.workers import Crew, crew
+from dithc.core.logging import problem, progress
+from dithc.engine.hardware import discover, plan
 
 ALIKE = 1e-5  # relative to the largest value; the order of sums alone causes smaller differences
 

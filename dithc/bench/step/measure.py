@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from dithc import native
-from dithc.bench.ceilings import (
+from dithc.bench.energy import images_per_joule
+from dithc.bench.environment import GIGA, circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.rooflines import (
     GEMM_SIZE,
     CopyCeiling,
     GemmCeiling,
@@ -17,8 +18,6 @@ from dithc.bench.ceilings import (
     Precision,
     multiply_add_ceiling,
 )
-from dithc.bench.energy import images_per_joule
-from dithc.bench.record import GIGA, circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.step.variants import (
     CONTENDERS,
     DITHC,
@@ -30,12 +29,13 @@ from dithc.bench.step.variants import (
     quiet_choices,
 )
 from dithc.bench.timing import Timing, spread, take_turns
-from dithc.cftp import Team
+from dithc.core.logging import UserError, logger, problem
 from dithc.diffusion import Schedule
-from dithc.log import UserError, logger, problem
-from dithc.memory import hot_pool
+from dithc.engine import native
+from dithc.engine.cftp import Team
+from dithc.engine.memory import hot_pool
+from dithc.engine.numa import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 from dithc.model import DiT, Flops, flops_per_image
-from dithc.pages import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 
 log = logger(__name__)
 

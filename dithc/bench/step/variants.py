@@ -15,13 +15,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dithc import hcops, native
-from dithc.bench.ceilings import Precision, wait_for
-from dithc.bench.libraries import LIBRARIES, Library, linear_by, linears_served_by
+from dithc.bench.gemm_libraries import LIBRARIES, Library, linear_by, linears_served_by
 from dithc.bench.operators import precision
-from dithc.cftp import Team
+from dithc.bench.rooflines import Precision, wait_for
 from dithc.diffusion import Objective, Schedule, training_loss
-from dithc.hcops import tuning
+from dithc.engine import hcops, native
+from dithc.engine.cftp import Team
+from dithc.engine.hcops import tuning
 from dithc.model import DiT
 
 LEARNING_RATE = 1e-4
@@ -237,7 +237,7 @@ CONTENDERS: Mapping[str, Contender] = {
 @contextmanager
 def quiet_choices() -> Iterator[None]:
     """Silence the log of backend choices, which each step repeats."""
-    choices = logging.getLogger("dithc.hcops")
+    choices = logging.getLogger("dithc.engine.hcops")
     level = choices.level
     choices.setLevel(logging.WARNING)
     try:

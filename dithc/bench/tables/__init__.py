@@ -4,9 +4,9 @@ Contents: `summary` returns the tables, notes and conditions of a result.
 
 Invariants: summaries contain numbers of the result and ratios of them. They measure nothing.
 
-Extending: another benchmark is a function that returns a `Measurement`, and an entry of `tables.SUMMARIES`.
+Extending: another benchmark is a function that returns a `Measurement`, and an entry of `render.SUMMARIES`.
 """
 
-from dithc.bench.tables.tables import summary
+from dithc.bench.tables.render import summary
 
 __all__ = ["summary"]

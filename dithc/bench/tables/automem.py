@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
 
 RUNS = [
     *("Variant", "s per step", "Slower by", "Stall", "Process peak", "Fast tier peak", "Budget", "Moved per step"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, with_deviation
 
 
 def patch_summary(result: Mapping[str, Any]) -> Measurement:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, rounded, with_deviation
 
 MIB = 1 << 20
 BASE, APART = "one-rank", "apart"  # variants in dithc.bench.sampling

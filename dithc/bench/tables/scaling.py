@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, percent, rounded, short
+from dithc.core.summaries import ABSENT, Measurement, Table, percent, rounded, short
 
 TERA = 1e12
 HEAD = [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, gib, percent, rounded, short, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, gib, percent, rounded, short, with_deviation
 
 HEAD = [
     *("Variant", "s per step", "dithc is faster by", "Images/s", "GFLOP/s", "Linear layers alone", "Of FMA peak"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, with_deviation
 
 HEAD = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
 

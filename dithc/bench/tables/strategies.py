@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.summaries import ABSENT, Measurement, Table, rounded, with_deviation
 
 GB, MIB = 1e9, 1 << 20
 SENT = ("tcp_bytes", "mpi_bytes", "shared_bytes")

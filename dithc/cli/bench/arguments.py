@@ -101,9 +101,9 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
         Exit status: 1 if there are rows and none is `ok`.
     """
     from dithc.bench import summary
-    from dithc.runs import outputs
-    from dithc.sealed import seal
-    from dithc.sittings import now
+    from dithc.bench.resume import now
+    from dithc.core.artifacts import outputs
+    from dithc.core.integrity import seal
 
     found, by = summary(result), now().stopped_by
     print(found.text())

@@ -102,8 +102,8 @@ def _curves(args: argparse.Namespace) -> int:
     from dithc.bench import step
 
     beside = tuple(args.beside.split(",")) if args.beside else ()
-    settings = settings_of(step.curves.CurveSettings, args, model=preset(args.model), beside=beside)
-    result = step.curves.bench_curves(settings)
+    settings = settings_of(step.loss_curves.CurveSettings, args, model=preset(args.model), beside=beside)
+    result = step.loss_curves.bench_curves(settings)
     tell(result, args.json, [])
     return 0
 
@@ -130,9 +130,9 @@ def _add_patch(parser: argparse.ArgumentParser) -> None:
 
 
 def _patch(args: argparse.Namespace) -> int:
-    from dithc.bench import patched
+    from dithc.bench import patching
 
-    result = patched.bench_patch(settings_of(patched.PatchSettings, args, models=args.models or None))
+    result = patching.bench_patch(settings_of(patching.PatchSettings, args, models=args.models or None))
     return tell(result, args.json, result["cases"])
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dithc.bench import quality
+    from dithc.bench import time_to_quality
     from dithc.config import training
     from dithc.model import DiTConfig
 
@@ -45,10 +45,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dithc.bench import quality
+    from dithc.bench import time_to_quality
     from dithc.config import experiment_of
-    from dithc.log import logger, problem
-    from dithc.runs import digest
+    from dithc.core.artifacts import digest
+    from dithc.core.logging import logger, problem
 
     if not args.budget_minutes > 0:
         raise problem(
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
         raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct --seeds")
     environment = _environment(Path(args.profile))
-    plan = quality.Plan(
+    plan = time_to_quality.Plan(
         base=experiment_of([args.config]),
         baseline=args.baseline,
         candidates=tuple(args.candidates.split(",")),
@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
     seconds = _seconds(plan, folder, args.profile, environment)
     if seconds is None:
         return 1
-    steps = quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
+    steps = time_to_quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
     logger("dithc.bench").info(
         f"steps in {args.budget_minutes:g} minutes here: "
         + ", ".join(f"{name} {count:,} at {seconds[name]:.3g} s" for name, count in steps.items())
@@ -81,10 +81,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _environment(profile: Path) -> dict[str, Any]:
     """Return the facts that determine the seconds per step, without those of the machine if a scheduler selects it."""
-    from dithc.bench import record
-    from dithc.config import Machine
+    from dithc.bench import environment as record
+    from dithc.config import load_machine
 
-    content = Machine.of_profile(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
+    content = load_machine(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
     found = record.environment() | {"profile": content}
     of_machine = record.OF_MACHINE if content.get("executor", "local") != "local" else ()
     kept: dict[str, Any] = json.loads(
@@ -93,16 +93,17 @@ def _environment(profile: Path) -> dict[str, Any]:
     return kept
 
 
-def _seconds(plan: "quality.Plan", folder: Path, profile: str, environment: dict[str, Any]) -> dict[str, float] | None:
+def _seconds(
+    plan: "time_to_quality.Plan", folder: Path, profile: str, environment: dict[str, Any]
+) -> dict[str, float] | None:
     """Return the seconds per step of each variant, measured once per environment; None if a timing run failed."""
-    from dithc.bench import quality
-    from dithc.log import logger
-    from dithc.runs import atomic_write
-    from dithc.sealed import documents, seal
-    from dithc.sittings import difference
+    from dithc.bench import time_to_quality
+    from dithc.core.artifacts import atomic_write, difference
+    from dithc.core.integrity import json_documents, seal
+    from dithc.core.logging import logger
 
     path = folder / PLAN_FILE
-    kept = documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
+    kept = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
     if differing := difference(kept.get("environment"), environment):
         logger("dithc.bench").warning(
             f"discarding the seconds per step in {path}: the environment changed: {differing}"
@@ -121,15 +122,15 @@ def _seconds(plan: "quality.Plan", folder: Path, profile: str, environment: dict
             name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
             for name in beside
         }
-        found = quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
+        found = time_to_quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
         known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, seal({"environment": environment, "seconds": known}))
     return {name: float(known[keys[name]]) for name in plan.contenders}
 
 
 def _seconds_per_step(path: Path) -> float:
-    from dithc.log import problem
-    from dithc.runs import Manifest
+    from dithc.core.artifacts import Manifest
+    from dithc.core.logging import problem
 
     found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
     if found is None or found <= 0:
@@ -146,7 +147,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     """Run the experiment to its scores, or only to the ends of its runs. Return Snakemake's status."""
     from dithc.cli.experiment import run
     from dithc.config import load
-    from dithc.runs import atomic_write
+    from dithc.core.artifacts import atomic_write
 
     experiment = load(content)
     root = path.parent
@@ -167,15 +168,15 @@ def _flops(run: "training.Run", network: "DiTConfig") -> float:
 
 
 def _judge(
-    plan: "quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
+    plan: "time_to_quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
 ) -> int:
     """Read the manifests, draw the figure and print the table."""
-    from dithc.bench import quality
+    from dithc.bench import time_to_quality
     from dithc.config import load
-    from dithc.log import logger
+    from dithc.core.artifacts import Manifest, Store, atomic_write
+    from dithc.core.logging import logger
     from dithc.model import DiTConfig
     from dithc.report import quality_figure
-    from dithc.runs import Manifest, Store, atomic_write
 
     experiment = load(plan.experiment(steps))
     last = {name: folder / "runs" / name / f"step_{run.steps:07d}.json" for name, run in experiment.runs.items()}
@@ -191,7 +192,9 @@ def _judge(
         store, step = Store.of_run(last[_first(plan, name, steps)])
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = _flops(run, config)
-    result = quality.judge(plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops)
+    result = time_to_quality.judge(
+        plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops
+    )
     result["inputs"] = {  # equal digests mean that two results used the same inputs
         f"{stage}/{path.parent.name}": Manifest.read(path).digest
         for stage in ("tiles", "codecs", "extractors")
@@ -199,28 +202,28 @@ def _judge(
     }
     status = tell(result, path or folder / RESULT_FILE, [])
     pictures = {
-        (name, at): _samples(folder / "samples" / quality.point_name(_first(plan, name, steps), at))
+        (name, at): _samples(folder / "samples" / time_to_quality.point_name(_first(plan, name, steps), at))
         for name in quality_figure.shown(result)
-        for at in quality.points(steps[name])
+        for at in time_to_quality.points(steps[name])
     }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
     return status
 
 
-def _first(plan: "quality.Plan", name: str, steps: dict[str, int]) -> str:
+def _first(plan: "time_to_quality.Plan", name: str, steps: dict[str, int]) -> str:
     """Return the name of a variant's first run."""
-    from dithc.bench import quality
+    from dithc.bench import time_to_quality
 
-    return quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
+    return time_to_quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
 
 
 def _samples(folder: Path) -> "NDArray[np.uint8]":
     """Return the first images of a sample stage, shape (N, 3, H, W)."""
     import numpy as np
 
+    from dithc.core.artifacts import Manifest
     from dithc.report import quality_figure
-    from dithc.runs import Manifest
 
     Manifest.read(folder / "manifest.json", stage="sample")
     images = np.load(Manifest.whole(folder / "rgb-00000.npy"), mmap_mode="r")

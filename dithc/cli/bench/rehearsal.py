@@ -51,7 +51,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from dithc.cli.ranks import ranks
     from dithc.config import Experiment, Machine, training
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
     from dithc.train import Rehearsal, rehearse
 
     memory = training.Memory(

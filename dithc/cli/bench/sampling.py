@@ -3,7 +3,7 @@
 import argparse
 
 from dithc.cli.bench.arguments import Kind, add_json, add_override, preset, settings_of, tell
-from dithc.log import problem
+from dithc.core.logging import problem
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

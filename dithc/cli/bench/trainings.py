@@ -70,9 +70,9 @@ def _add_stepwise(parser: argparse.ArgumentParser) -> None:
 
 
 def _stepwise(args: argparse.Namespace) -> int:
-    from dithc.bench import trainings
+    from dithc.bench import training
 
-    stepwise = trainings.stepwise
+    stepwise = training.stepwise
     settings = settings_of(stepwise.StepwiseSettings, args, model=preset(args.model), stages=args.stages or None)
     result = stepwise.bench_stepwise(settings)
     return tell(result, args.json, result["stages"])
@@ -88,33 +88,33 @@ def _add_collectives(parser: argparse.ArgumentParser) -> None:
 
 
 def _strategies(args: argparse.Namespace) -> int:
-    from dithc.bench import trainings
+    from dithc.bench import training
 
     settings = settings_of(
-        trainings.strategies.StrategiesSettings,
+        training.strategies.StrategiesSettings,
         args,
         models=tuple(map(preset, args.models.split(","))),
         batches=tuple(map(int, args.batches.split(","))),
         memory_limit_gib=args.memory_limit,
     )
-    result = trainings.strategies.bench_strategies(settings)
+    result = training.strategies.bench_strategies(settings)
     rows = [row for one in result["cells"] for row in one["strategies"].values()]
     return tell(result, args.json, rows)
 
 
 def _scaling(args: argparse.Namespace) -> int:
-    from dithc.bench import trainings
+    from dithc.bench import training
 
     beside = (
         args.json.resolve().parent if args.json and args.ranks_per_node else None
     )  # a shared folder, because other nodes read it
     settings = settings_of(
-        trainings.scaling.ScalingSettings,
+        training.scaling.ScalingSettings,
         args,
         models=tuple(map(preset, args.models.split(","))),
         ranks=tuple(map(int, args.ranks.split(","))),
     )
-    result = trainings.scaling.bench_scaling(settings, folder=beside)
+    result = training.scaling.bench_scaling(settings, folder=beside)
     return tell(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
 
 
@@ -125,7 +125,7 @@ def _collectives(args: argparse.Namespace) -> int:
     from dithc.bench import collectives
     from dithc.cli.ranks import ranks
     from dithc.config import Experiment
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
 
     settings = settings_of(collectives.CollectivesSettings, args)
     if args.on_ranks:

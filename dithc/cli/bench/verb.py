@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         Exit status: 1 if every variant failed, 75 if stopped and resumable.
     """
-    from dithc.sittings import Stopped, sitting
+    from dithc.bench.resume import Stopped, sitting
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
@@ -72,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _identity(args: argparse.Namespace) -> dict[str, Any]:
     """Return every fact that determines the measured values: arguments, input files and environment."""
-    from dithc.bench import record
+    from dithc.bench import environment
 
     given = {name: value for name, value in vars(args).items() if name != "json"}
     folder: Path | None = given.get("inputs")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder is not None else []
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return {"arguments": given, "inputs": states, **record.environment()}
+    return {"arguments": given, "inputs": states, **environment.environment()}

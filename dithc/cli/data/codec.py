@@ -6,9 +6,9 @@ from typing import Any
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import logger, problem
-from dithc.runs import Manifest, atomic_write, digest
-from dithc.sealed import plain, seal, unseal
+from dithc.core.artifacts import Manifest, atomic_write, digest
+from dithc.core.integrity import plain, seal, unseal
+from dithc.core.logging import logger, problem
 
 SUMMARY = "Trains a KL autoencoder on the train tiles of a dataset. Diffusion models train on its latents."
 EXAMPLE = (

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from dithc.config import datasets
-from dithc.log import problem
+from dithc.core.logging import problem
 
 SUMMARY = (
     "Searches a STAC catalog for the scenes of a dataset (`source.search`), or reads given items (--items). Downloads "
@@ -29,7 +29,7 @@ def folder(args: argparse.Namespace) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Download missing items and files. Print the path of the lock file."""
-    from dithc.stac import fetch
+    from dithc.data.stac import fetch
 
     source = _source(args)
     fetch(source, items=args.items)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import problem
+from dithc.core.logging import problem
 
 SUMMARY = "Encodes views of tiles into fp16 shards of mean and log-variance; resumes shard by shard."
 EXAMPLE = (

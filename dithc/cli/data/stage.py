@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import logger, problem
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import logger, problem
 
 SUMMARY = "Reads, checks and stacks every scene file of a dataset. Records a row for each file, accepted or rejected."
 EXAMPLE = (

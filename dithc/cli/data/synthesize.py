@@ -4,8 +4,8 @@ import argparse
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import problem
-from dithc.runs import outputs
+from dithc.core.artifacts import outputs
+from dithc.core.logging import problem
 
 SUMMARY = (
     "Generates the inputs of a dataset with `source.synthetic`: small files with the structure of real data, "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import logger
+from dithc.core.logging import logger
 
 SUMMARY = "Cuts staged scenes into tiles of one size, splits them by location, and measures the train tiles."
 EXAMPLE = (

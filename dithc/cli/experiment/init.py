@@ -4,8 +4,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-from dithc.log import logger, problem
-from dithc.places import project_folder
+from dithc.core.caches import project_folder
+from dithc.core.logging import logger, problem
 
 SUMMARY = "Copies Snakefile, workflow, config and profiles into a folder. `dithc run` starts there."
 EXAMPLE = "dithc init my-project"

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.log import logger, problem
+from dithc.core.logging import logger, problem
 
 SUMMARY = "Reproduces tables and figures of the paper: a cell, a document of its cells, or a page of all documents."
 EXAMPLE = (
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Execute the requested part. The status of a cell is 0 even if it runs out of memory, which is a result."""
-    from dithc.papers import TARGETS
+    from dithc.core.reproduction import TARGETS
 
     if args.target != PAGE and args.target not in TARGETS:
         raise problem(
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None and not args.plan:
         raise problem("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:
-        from dithc.runs import outputs
+        from dithc.core.artifacts import outputs
 
         outputs.check_file(args.out)
     if args.target == PAGE:
@@ -54,27 +54,27 @@ def run(args: argparse.Namespace) -> int:
     if args.config is None:
         raise problem("dithc paper --config", got="none", expected="a configuration file", fix="add --config FILE")
     from dithc.config import load
-    from dithc.workflow import paper
+    from dithc.workflow import reproduction
 
     experiment = load(args.config)
-    node = paper.node_of(experiment, cores=args.cores, memory_gib=args.memory_gib)
-    jobs = paper.plan(experiment, node)
+    node = reproduction.node_of(experiment, cores=args.cores, memory_gib=args.memory_gib)
+    jobs = reproduction.plan(experiment, node)
     if args.plan:
-        print(paper.told(jobs, args.target, node))
+        print(reproduction.told(jobs, args.target, node))
         return 0
     if args.cell is not None:
         from dithc.cli.experiment.paper_cell import run_cell
 
-        return run_cell(paper.job_of(jobs, args.target, args.cell), args.out)
+        return run_cell(reproduction.job_of(jobs, args.target, args.cell), args.out)
     return _document(args, experiment, jobs)
 
 
 def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
-    from dithc.report import paper as drawing
-    from dithc.runs import Manifest, outputs
-    from dithc.workflow import paper
+    from dithc.core.artifacts import Manifest, outputs
+    from dithc.report import reproduction as drawing
+    from dithc.workflow import reproduction
 
-    document = paper.compose(
+    document = reproduction.compose(
         experiment,
         jobs,
         args.target,
@@ -97,8 +97,8 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
 
 
 def _page(args: argparse.Namespace) -> int:
-    from dithc.papers import Document
-    from dithc.report import paper as drawing
+    from dithc.core.reproduction import Document
+    from dithc.report import reproduction as drawing
 
     drawing.write_page([Document.read(path) for path in args.documents], args.out)
     print(args.out)

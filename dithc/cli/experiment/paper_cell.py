@@ -12,22 +12,22 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.log import logger, problem
+from dithc.core.logging import logger, problem
 
 if TYPE_CHECKING:
-    from dithc.workflow import paper
+    from dithc.workflow import reproduction
 
 UNFINISHED = 75  # exit statuses from here on: stopped, must be restarted
 log = logger(__name__)
 
 
-def run_cell(job: "paper.Job", out: Path) -> int:
+def run_cell(job: "reproduction.Job", out: Path) -> int:
     """Run the cell's command and write the measured values, with predicted and actual seconds.
 
     A stopped cell keeps its measurements in a hidden folder next to `out`. The same command resumes from them.
     """
-    from dithc.runs import outputs
-    from dithc.sealed import seal
+    from dithc.core.artifacts import outputs
+    from dithc.core.integrity import seal
 
     if job.skipped:
         raise problem(
@@ -94,21 +94,21 @@ def _errors_of(verb: str) -> Iterator[list[str]]:
         its.removeFilter(keep)
 
 
-def _run(job: "paper.Job", file: Path, *, tuning: Path) -> int:
+def _run(job: "reproduction.Job", file: Path, *, tuning: Path) -> int:
     from dithc.cli import main
-    from dithc.workflow import paper
+    from dithc.workflow import reproduction
 
     if job.tuning:
         os.environ["DITHC_TUNING"] = str(tuning)
     try:
-        return main([str(file) if word == paper.OUT else word for word in job.words])
+        return main([str(file) if word == reproduction.OUT else word for word in job.words])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
 
 
 def _result(file: Path) -> tuple[Any, str]:
     """Return the content of a command's result file, or None and the error."""
-    from dithc.sealed import content_of
+    from dithc.core.integrity import content_of
 
     if not file.exists():
         return None, ""
@@ -118,18 +118,18 @@ def _result(file: Path) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _environment(job: "paper.Job") -> dict[str, Any]:
+def _environment(job: "reproduction.Job") -> dict[str, Any]:
     """Return the environment of a measurement as JSON values; empty for a simulation, which does not depend on it."""
     if not job.measures:
         return {}
-    from dithc.bench import record
+    from dithc.bench import environment as record
 
     return dict(json.loads(json.dumps(record.environment(), default=str)))
 
 
-def _is_made(job: "paper.Job", out: Path, environment: dict[str, Any]) -> bool:
+def _is_made(job: "reproduction.Job", out: Path, environment: dict[str, Any]) -> bool:
     """Test whether another process has written this cell in the same environment."""
-    from dithc.sittings import difference
+    from dithc.core.artifacts import difference
 
     found, _ = _result(out)
     if not isinstance(found, dict) or found.get("digest") != job.digest:

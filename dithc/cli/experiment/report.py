@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.log import logger
+from dithc.core.logging import logger
 
 SUMMARY = "Writes the report of an experiment: one self-contained HTML file, its numbers as JSON, its figures."
 EXAMPLE = (
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page. Print the scores of each dataset."""
     from dithc.config import load
-    from dithc.hardware import discover
+    from dithc.engine.hardware import discover
     from dithc.report import write_report
 
     facts = write_report(

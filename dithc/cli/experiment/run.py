@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dithc.cli.experiment.screen import Screen
-    from dithc.cluster import Job
+    from dithc.engine.scheduler import Job
     from dithc.workflow import Closing, Engine, Progress, Status
 
 SUMMARY = "Runs an experiment by Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_folders() -> None:
     """Raise UserError if a folder in which Snakemake stores its records is not writable."""
-    from dithc.log import problem
-    from dithc.places import cache_home, is_writable
+    from dithc.core.caches import cache_home, is_writable
+    from dithc.core.logging import problem
 
     if not is_writable(Path.cwd()):
         fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
@@ -126,7 +126,7 @@ class _Follower:
 
     def _look(self, *, has_ended: bool) -> list[str]:
         """Return the events since the last poll; empty until Snakemake works on the experiment."""
-        from dithc.log import UserError
+        from dithc.core.logging import UserError
         from dithc.workflow import Progress
 
         self.looked = time.time()

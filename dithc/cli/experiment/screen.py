@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from dithc.log import escaping
+from dithc.core.logging import escaping
 
 
 class Screen:

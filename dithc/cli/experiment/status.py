@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the status. Return 1 if a stage has failed."""
     from dithc.cli.experiment.screen import Screen
-    from dithc.log import problem
+    from dithc.core.logging import problem
     from dithc.workflow import Progress
 
     folders = args.folders or sorted(path.parent for path in Path("results").glob("*/config.json"))
@@ -88,7 +88,7 @@ def _lines(found: "list[Status]", screen: Any, *, is_whole: bool = False) -> lis
 
 
 def _write(path: Path | None, found: "list[Status]") -> None:
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
 
     if path is not None:
         outputs.write(path, json.dumps([status.as_json() for status in found], indent=1) + "\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.log import problem
+from dithc.core.logging import problem
 
 SUMMARY = (
     "Trains a small classifier on a dataset's tiles. Its features replace Inception's, but the scores are not "

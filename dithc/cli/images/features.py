@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from dithc.cli.making import Making, add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
-from dithc.log import problem
-from dithc.runs import Manifest, digest, outcome
+from dithc.core.artifacts import Manifest, digest, summaries
+from dithc.core.logging import problem
 
 if TYPE_CHECKING:
-    from dithc.comm import Group
     from dithc.config import Experiment
+    from dithc.engine.comm import Group
     from dithc.evaluate import Extractor
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
@@ -85,7 +85,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     group.barrier()
 
 
-def _files(making: Making, numbers: "outcome.Features", args: argparse.Namespace) -> list[Path]:
+def _files(making: Making, numbers: "summaries.Features", args: argparse.Namespace) -> list[Path]:
     """Return the files of all sets that this execution wrote or verified."""
     shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
     names = [*shards, "stats.npz", "features.json", "images.json"]

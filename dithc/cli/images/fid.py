@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dithc.cli.making import Making, add_of, add_out
-from dithc.log import problem
-from dithc.runs import Manifest, atomic_write, outcome, outputs
+from dithc.core.artifacts import Manifest, atomic_write, outputs, summaries
+from dithc.core.logging import problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         numbers["rendering"] = dict(Tiles(args.tiles.parent).info["display"])
     making.claim()
     written = []
-    for name, file in (("kid_pulls", outcome.PULLS_FILE), ("curves", outcome.CURVES_FILE)):
+    for name, file in (("kid_pulls", summaries.PULLS_FILE), ("curves", summaries.CURVES_FILE)):
         if content := numbers.pop(name, None):
             making.output.plan([making.folder / file])
             atomic_write(making.folder / file, json.dumps(content) + "\n")

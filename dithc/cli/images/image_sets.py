@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.config import Experiment
+from dithc.core.artifacts import Manifest, digest
+from dithc.core.logging import UserError, logger, problem
 from dithc.data import Rows, Stretch, Tiles, products
+from dithc.data.export import Generated
 from dithc.evaluate import ImageSet
-from dithc.log import UserError, logger, problem
-from dithc.products import Generated
-from dithc.runs import Manifest, digest
 
 Array = NDArray[Any]
 Split = Literal["train", "val", "test", "all"]

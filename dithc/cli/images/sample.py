@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dithc.cli.making import add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
-from dithc.log import problem
+from dithc.config import stage_spec
+from dithc.core.logging import problem
 
 if TYPE_CHECKING:
     from dithc.config import Experiment
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate the images."""
     from dithc.config import load
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
     from dithc.sample import degrees_table, sample
 
     layout = _layout(args.degrees) if args.degrees else None
@@ -102,7 +103,6 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
     """Build the sampling job of an evaluation; UserError if a required input is missing, or an input is unused."""
     from dithc.config import named
-    from dithc.runs import Manifest
     from dithc.sample import Job
 
     evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
@@ -121,7 +121,7 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
     return Job(
         name=args.evaluation,
         evaluation=evaluation,
-        spec=Manifest.spec_of(experiment, "sample", args.evaluation),
+        spec=stage_spec(experiment, "sample", args.evaluation),
         checkpoint=args.checkpoint,
         latents=args.latents,
         tiles=args.tiles,

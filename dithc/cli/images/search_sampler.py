@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dithc.cli.images.sample import add_inputs, job_of
 from dithc.cli.ranks import ranks
-from dithc.log import logger, problem
+from dithc.core.logging import logger, problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, write the result, and print the setting."""
     from dithc.config import load
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
+    from dithc.core.integrity import seal
     from dithc.sample import search, search_scaling
-    from dithc.sealed import seal
 
     fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
     count = usual if args.count is None else args.count

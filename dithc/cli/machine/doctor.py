@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dithc.doctor import Finding
+    from dithc.engine.doctor import Finding
 
 SUMMARY = "Check the machine and the installation. Exit status 1 if a problem prevents work."
 EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
     import logging
     import os
 
-    from dithc.doctor import check_profile, collect, probe_node
-    from dithc.hardware import description, discover
-    from dithc.log import setup
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
+    from dithc.core.logging import setup
+    from dithc.engine.doctor import check_profile, collect, probe_node
+    from dithc.engine.hardware import description, discover
 
     if args.describe:
         outputs.write(args.describe, description.to_yaml(discover(described=False)))
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if args.write_profile:
         return _write(args)
     if args.profile:
-        from dithc.cluster import site
+        from dithc.engine.scheduler import slurm_site
 
-        return _print(check_profile(args.profile, site.probe_site()), args)
+        return _print(check_profile(args.profile, slurm_site.probe_site()), args)
     if "DITHC_LOG" not in os.environ:
         setup(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
     return _print(collect(args.folder), args)
@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace) -> int:
     """Write a profile and print the choices."""
-    from dithc.cluster import site
-    from dithc.doctor import write_profile
-    from dithc.log import problem
+    from dithc.core.logging import problem
+    from dithc.engine.doctor import write_profile
+    from dithc.engine.scheduler import slurm_site
 
-    here = site.probe_site()
+    here = slurm_site.probe_site()
     if here is None:
         raise problem(
             "dithc doctor --write-profile",
@@ -88,9 +88,9 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
     import sys
     from dataclasses import asdict
 
-    from dithc.doctor import worst
-    from dithc.log import escaping
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
+    from dithc.core.logging import escaping
+    from dithc.engine.doctor import worst
 
     verdict = worst(findings)
     print(_verdict(findings))

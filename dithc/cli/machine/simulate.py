@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.log import problem
+from dithc.core.logging import problem
 
 if TYPE_CHECKING:
-    from dithc.simulate import sampling
+    from dithc.bench.simulate import sampling
 
 SUMMARY = (
     "Simulate training steps on a described machine: seconds, efficiency and exposed communication by nodes. With "
@@ -86,15 +86,15 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and print a table. Return 1 if the paper is not reproduced."""
-    from dithc.hardware import description
+    from dithc.engine.hardware import description
 
     _check_ranges(args)
     step = _step(args.step)
     description.read(args.machine)  # raises an error before the slow imports
-    from dithc.runs import outputs
-    from dithc.sealed import seal
-    from dithc.simulate import Settings, sampling, table
-    from dithc.simulate import run as simulate
+    from dithc.bench.simulate import Settings, sampling, table
+    from dithc.bench.simulate import run as simulate
+    from dithc.core.artifacts import outputs
+    from dithc.core.integrity import seal
 
     settings = Settings(
         machine=args.machine,
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
-    from dithc.simulate import sampling
+    from dithc.bench.simulate import sampling
 
     return sampling.Sampling(
         images=args.images,

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, or only show the tuning. Print one line per product."""
     from dithc.bench import operators, summary
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
 
     if args.show:
         print(summary(operators.show_tuning(threads=args.threads, output=args.output)).text())

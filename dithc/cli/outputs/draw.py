@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.core.artifacts import Manifest, outputs
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem
 from dithc.data import write_png
-from dithc.log import logger, problem
-from dithc.products import input_of
+from dithc.data.export import input_of
 from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
-from dithc.runs import Manifest, outputs
-from dithc.sealed import parse, plain
 
 IMAGES = 64  # maximum number of images in a grid
 GAP = 2  # pixels between them

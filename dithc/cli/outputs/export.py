@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.log import problem
+from dithc.core.logging import problem
 
 SUMMARY = (
     "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), generated images "
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _images(args: argparse.Namespace, layout: Any) -> int:
-    from dithc.products import write
+    from dithc.data.export import write
 
     str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
@@ -95,8 +95,8 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
 
 
 def _ro_crate(results: Path) -> int:
-    from dithc.places import project_folder
-    from dithc.products import write_ro_crate
+    from dithc.core.caches import project_folder
+    from dithc.data.export import write_ro_crate
 
     path, count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")
     print(f"{path}: {count} files")

@@ -7,9 +7,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.log import problem, progress
-from dithc.runs import Manifest, Store, outputs
-from dithc.sealed import content_of, has_seal, unseal, unseal_lines
+from dithc.core.artifacts import Manifest, Store, outputs
+from dithc.core.integrity import content_of, has_seal, unseal, unseal_lines
+from dithc.core.logging import problem, progress
 
 CHECKPOINT = "checkpoint.json"
 # Documents by name. Other files count if they have a seal.

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from dithc.log import UserError, escaping, problem, read_metrics
-from dithc.sealed import content_of, parse, plain, unseal_lines
+from dithc.core.integrity import content_of, parse, plain, unseal_lines
+from dithc.core.logging import UserError, escaping, problem, read_metrics
 
 SUMMARY = "Describes any output: manifest, folder of a stage, shard, checkpoint, store, metrics, JSON of a report."
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
@@ -102,14 +102,14 @@ def _document(path: Path) -> list[str]:
     if "plan" in content and "trace" in content:
         return _plan(path, content)
     if "bench" in content and "summary" in content:
-        from dithc.summaries import Measurement
+        from dithc.core.summaries import Measurement
 
         return [f"measurement {path}", *Measurement.of(content).text().splitlines()]
     return [f"JSON {path}", *_values(content)]
 
 
 def _manifest(path: Path) -> list[str]:
-    from dithc.runs import Manifest
+    from dithc.core.artifacts import Manifest
 
     manifest = Manifest.read(path)
     size = sum(entry["bytes"] for entry in manifest.files)
@@ -131,7 +131,7 @@ def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
 
 
 def _store(path: Path) -> list[str]:
-    from dithc.runs import Store
+    from dithc.core.artifacts import Store
 
     store = Store(path)
     lines = [f"store {path}: {len(store.steps())} checkpoints"]
@@ -162,7 +162,7 @@ def _report(content: dict[str, Any]) -> list[str]:
 
 
 def _plan(path: Path, content: dict[str, Any]) -> list[str]:
-    from dithc.automem import Plan
+    from dithc.engine.automem import Plan
 
     tiers = ", ".join(
         f"{tier['name']} ({'unlimited' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.log import escaping, logger, problem
+from dithc.core.logging import escaping, logger, problem
 
 if TYPE_CHECKING:
     from dithc.cli.outputs.findings import Finding
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.cli import main
     from dithc.cli.outputs.findings import find
     from dithc.config import experiment_of
-    from dithc.runs import outputs
+    from dithc.core.artifacts import outputs
 
     files = _config_of(args) if args.repair else []
     folders = [path if path.is_dir() else path.parent for path in args.paths]
@@ -63,7 +63,7 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
 
     Raises UserError if another process works there, such as Snakemake or a training run that outlived its parent.
     """
-    from dithc.runs import Lease
+    from dithc.core.artifacts import Lease
 
     leases = [Lease(folder, wait_seconds=0.0) for folder in folders[:1] if folder.is_dir()]
     leases += [lease for folder in folders for lease in (Lease.beside(folder), *Lease.below(folder))]
@@ -100,8 +100,8 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
 
 def _remove(finding: "Finding", *, within: list[Path]) -> None:
     """Delete missing or altered outputs, only inside the folders that the user passed."""
-    from dithc.runs import atomic_write, outputs
-    from dithc.sealed import seal_line, unseal_lines
+    from dithc.core.artifacts import atomic_write, outputs
+    from dithc.core.integrity import seal_line, unseal_lines
 
     folders = [folder.resolve() for folder in within]
     for fault in finding.faults:

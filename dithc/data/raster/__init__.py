@@ -5,7 +5,7 @@ Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its
 decoders stop early, and they follow names in a file to other files and to the network.
 
 Contents: `reading` decodes, `companions` finds mask and world file, `labels` reads and writes metadata of bands,
-`codestream` and `tiff` verify files, `writing` writes.
+`jpeg2000_check` and `tiff_check` verify files, `writing` writes.
 
 Invariants: GDAL opens single files with the settings `READING`. Before decoding, every tile part of a JPEG 2000 file
 is followed to its end and every deflated block of a TIFF file is compared with its checksum. Validity follows GDAL: a

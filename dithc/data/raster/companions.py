@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from rasterio.transform import Affine
 
-from dithc.data.files import open_regular
+from dithc.core.logging import problem
+from dithc.data.file_checks import open_regular
 from dithc.data.grids import GeoTransform
-from dithc.log import problem
 
 AUX_PLACE = (b"<SRS", b"<GeoTransform", b"<GCPList")
 AUX_NUMBERS = (b"<NoDataValue", b'"NODATA_VALUES"', b"<ColorInterp>Alpha", b"<Scale>", b"<Offset>")

@@ -19,14 +19,14 @@ import rasterio
 from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.windows import Window
 
-from dithc.data.files import check_room, open_regular
+from dithc.core.logging import UserError, logger, problem
+from dithc.data.file_checks import check_room, open_regular
 from dithc.data.grids import GeoTransform
-from dithc.data.raster.codestream import check_codestream
 from dithc.data.raster.companions import check_aux, companion, read_world
+from dithc.data.raster.jpeg2000_check import check_codestream
 from dithc.data.raster.labels import BandLabel, read_labels
-from dithc.data.raster.tiff import check_blocks
-from dithc.hardware import Limits
-from dithc.log import UserError, logger, problem
+from dithc.data.raster.tiff_check import check_blocks
+from dithc.engine.hardware import Limits
 
 Driver = Literal["GTiff", "JP2OpenJPEG"]
 

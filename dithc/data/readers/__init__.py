@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.archives import NoRoom, remove_abandoned
-from dithc.data.npy import NO_SPACE
-from dithc.data.readers.arrays import Sentinel2ArrayReader
+from dithc.data.npy_writer import NO_SPACE
+from dithc.data.parquet import Kind
 from dithc.data.readers.classes import check_splits
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
-from dithc.data.readers.installed import InstalledReader
 from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
+from dithc.data.readers.plugin import InstalledReader
 from dithc.data.readers.safe import SafeReader
+from dithc.data.readers.sentinel2_array import Sentinel2ArrayReader
 from dithc.data.readers.stac import StacReader
 from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
-from dithc.data.table import Kind
-from dithc.log import UserError
 
 __all__ = ["Scenes", "read_scenes", "scene_id", "state_of"]
 

@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from dithc.data.files import printable
-from dithc.log import UserError, logger, problem
+from dithc.core.logging import UserError, logger, problem
+from dithc.data.file_checks import printable
 
 KINDS = {
     "train": ("train", "training", "trn", "trainval"),

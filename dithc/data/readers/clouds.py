@@ -12,7 +12,7 @@ from scipy.ndimage import maximum_filter1d
 
 from dithc.config import datasets
 from dithc.data.grids import Grid, regrid
-from dithc.data.npy import read_npy
+from dithc.data.npy_writer import read_npy
 from dithc.data.raster import read_raster
 from dithc.data.readers.listing import RASTERS
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import logger
 from dithc.data.calibration import Acquisition, calibrate
-from dithc.data.files import memory_bytes
+from dithc.data.file_checks import memory_bytes
+from dithc.data.parquet import Kind
 from dithc.data.raster import read_raster
-from dithc.data.readers.gaofen2_raw import (
+from dithc.data.readers.gaofen2_l1a import (
     PRODUCT,
     Orthorectifier,
     is_archive,
@@ -27,10 +30,7 @@ from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
 from dithc.data.scene import Mask, Reason, Refused, Scene, Units
-from dithc.data.table import Kind
 from dithc.data.xml import Element, find_text, read_xml
-from dithc.log import logger
-from dithc.runs import sha256_file
 
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.parquet import Kind
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
@@ -22,7 +23,6 @@ from dithc.data.scene import (
     Scene,
     stored_physical,
 )
-from dithc.data.table import Kind
 
 STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 

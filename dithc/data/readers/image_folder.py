@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.clutter import is_clutter
 from dithc.config import datasets
+from dithc.core.clutter import is_clutter
+from dithc.core.logging import problem
 from dithc.data.archives import members
-from dithc.data.pictures import prepare
+from dithc.data.images import prepare
+from dithc.data.readers.image_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.readers.listing import Listing, exists, scene_id
-from dithc.data.readers.picture_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
 from dithc.data.scene import Mask, Place, Scene
-from dithc.log import problem
 
 BANDS = ["R", "G", "B"]
 PLACE = Place(gsd_m=0.0)

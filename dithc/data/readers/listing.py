@@ -12,10 +12,10 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import overload
 
-from dithc.clutter import is_clutter
 from dithc.config import datasets
-from dithc.data.files import printable
-from dithc.log import UserError, logger, problem
+from dithc.core.clutter import is_clutter
+from dithc.core.logging import UserError, logger, problem
+from dithc.data.file_checks import printable
 
 SHOWN = 5
 RASTERS = frozenset({".tif", ".tiff", ".jp2", ".j2k", ".npy"})

@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from dithc.core.logging import logger
 from dithc.data.grids import GeoTransform, pixel_sides_m
-from dithc.data.npy import read_npy
+from dithc.data.npy_writer import read_npy
 from dithc.data.raster import BandLabel, RasterInfo, read_raster
 from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
-from dithc.log import logger
 
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 TOLERANCE = 0.01

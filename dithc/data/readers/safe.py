@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.files import check_room
-from dithc.data.readers.archive import SUFFIX, unpacked
-from dithc.data.readers.arrays import check_offset
+from dithc.core.logging import UserError, logger, problem
+from dithc.data.file_checks import check_room
+from dithc.data.parquet import Kind
 from dithc.data.readers.clouds import SceneMasks, mark_clouds
 from dithc.data.readers.listing import Listing, below, exists, scene_id
 from dithc.data.readers.safe_files import (
@@ -33,11 +33,11 @@ from dithc.data.readers.safe_metadata import (
     sun_angles,
     verify_files,
 )
-from dithc.data.readers.stac_numbers import Numbers
+from dithc.data.readers.sentinel2_array import check_offset
+from dithc.data.readers.stac_scaling import Numbers
 from dithc.data.readers.tags import check_tags
+from dithc.data.readers.zip_products import SUFFIX, unpacked
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene
-from dithc.data.table import Kind
-from dithc.log import UserError, logger, problem
 
 FULL_SIDE = 10_980
 log = logger(__name__)

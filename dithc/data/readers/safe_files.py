@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc import stac
 from dithc.config import datasets
-from dithc.data.files import check_inside, check_regular
-from dithc.data.readers.archive import SUFFIX, names_in
+from dithc.core.logging import UserError, logger
+from dithc.data import stac
+from dithc.data.file_checks import check_inside, check_regular
 from dithc.data.readers.listing import tidy, walk
 from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
+from dithc.data.readers.zip_products import SUFFIX, names_in
 from dithc.data.scene import Reason, Refused
-from dithc.log import UserError, logger
 
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
 """Pattern of band files. Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""

@@ -5,13 +5,13 @@ from math import copysign
 
 import numpy as np
 
-from dithc.data.ahead import ahead
+from dithc.core.logging import logger, problem
 from dithc.data.grids import Grid, regrid
+from dithc.data.prefetch import ahead
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.rasters import TOLERANCE, check_projected, ground_gsd_m
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
 from dithc.data.scene import Array, Mask, Reason, Refused, find_invalid, stored_reflectance
-from dithc.log import logger, problem
 
 NODATA, SATURATED, ABSENT = 0, 65535, 255
 STRIP_ROWS = 64

@@ -12,13 +12,13 @@ from math import nan
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.data.files import check_regular, open_regular
-from dithc.data.readers.archive import SUFFIX, names_in
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import UserError
+from dithc.data.file_checks import check_regular, open_regular
 from dithc.data.readers.listing import tidy
+from dithc.data.readers.zip_products import SUFFIX, names_in
 from dithc.data.scene import Reason, Refused
 from dithc.data.xml import Element, find_all, find_text, read_xml
-from dithc.log import UserError
-from dithc.runs import sha256_file
 
 Level = Literal["L1C", "L2A"]
 

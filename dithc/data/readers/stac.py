@@ -8,19 +8,19 @@ from typing import Any
 from urllib.parse import unquote
 
 from dithc.config import datasets
-from dithc.data.files import check_regular
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem
+from dithc.data.file_checks import check_regular
+from dithc.data.parquet import Kind
 from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.listing import Beside, Listing, scene_id
 from dithc.data.readers.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid
 from dithc.data.readers.safe_metadata import combined_sha256
-from dithc.data.readers.stac_numbers import numbers_of
+from dithc.data.readers.stac_scaling import numbers_of
 from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Reason, Refused, Scene
-from dithc.data.table import Kind
-from dithc.log import logger, problem
-from dithc.sealed import parse, plain
-from dithc.stac import Asset, Item, Lock, chosen, read_item
+from dithc.data.stac import Asset, Item, Lock, chosen, read_item
 
 SATELLITE = re.compile(r"sentinel-2([a-d])", re.IGNORECASE)
 ITEM_WORD = b"stac_version"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dithc.core.logging import logger
 from dithc.data.raster import BandLabel
 from dithc.data.scene import Reason, Refused
-from dithc.log import logger
 
 SPELLINGS = (
     (re.compile(r"near[ _-]*(?:infra[ _-]*red|ir)"), "nir"),

@@ -5,10 +5,10 @@ Contents: `stage_scenes` writes stacks and a table with one row per file. `Scene
 Invariants: results of earlier runs are reused if their files are unchanged. Every file has a row, accepted or rejected
 with its reason.
 
-Extending: a new fact about scenes is a column in `kept.py`.
+Extending: a new fact about scenes is a column in `scene_cache.py`.
 """
 
+from dithc.data.scenes.ingest import stage_scenes
 from dithc.data.scenes.reading import Scenes
-from dithc.data.scenes.stage import stage_scenes
 
 __all__ = ["Scenes", "stage_scenes"]

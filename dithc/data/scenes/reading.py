@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dithc.data.npy import open_npy
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import parse
+from dithc.core.logging import problem
+from dithc.data.npy_writer import open_npy
+from dithc.data.parquet import column_names, read_columns
 from dithc.data.scene import Array, Mask
-from dithc.data.scenes.stage import INDEX_FILE, TABLE_FILE
-from dithc.data.table import column_names, read_columns
-from dithc.log import problem
-from dithc.runs import Manifest
-from dithc.sealed import parse
+from dithc.data.scenes.ingest import INDEX_FILE, TABLE_FILE
 
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
 FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.npy import SHARD_BYTES, NpyWriter
+from dithc.data.npy_writer import SHARD_BYTES, NpyWriter
 from dithc.data.scene import Array, Canvas, Mask
 
 SCENES_PER_STACK = 4096

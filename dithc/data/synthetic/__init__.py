@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from dithc.core.artifacts import outputs
+from dithc.core.logging import problem, progress
 from dithc.data.synthetic import gaofen2, image_folder, safe, sentinel2
 from dithc.data.synthetic.cover import THEMES
-from dithc.log import problem, progress
-from dithc.runs import outputs
 
 # The side of a Sentinel-2 tile is 10,980 pixels. Below 96 pixels its 60 m bands are only a few pixels wide.
 LIMITS: dict[str, dict[str, tuple[float, float]]] = {

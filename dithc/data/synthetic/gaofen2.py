@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dithc.core.artifacts import atomic_write
 from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Grid, generator
 from dithc.data.synthetic.spectra import reflectance
-from dithc.runs import atomic_write
 
 BANDS = ("B", "G", "R", "NIR")
 # The spectra are tabulated for Sentinel-2. These four bands are the nearest.

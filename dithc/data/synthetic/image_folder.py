@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.data.pictures import write_jpeg
+from dithc.core.artifacts import atomic_write
+from dithc.data.images import write_jpeg
 from dithc.data.synthetic.cover import THEMES
 from dithc.data.synthetic.landscape import grow
 from dithc.data.synthetic.noise import Grid, generator
 from dithc.data.synthetic.spectra import reflectance, true_colour
-from dithc.runs import atomic_write
 
 # Extent of the short side of an image in meters, independent of its pixels.
 SHORT_SIDE_M = 520.0

@@ -5,8 +5,8 @@ import math
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from dithc.runs import atomic_write
-from dithc.sealed import plain
+from dithc.core.artifacts import atomic_write
+from dithc.core.integrity import plain
 
 BANDS_BY_RESOLUTION: dict[int, tuple[str, ...]] = {
     10: ("B02", "B03", "B04", "B08"),

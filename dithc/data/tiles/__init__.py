@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dithc.data.tiles.reading import Rows, Stretch, Tiles
 
 if TYPE_CHECKING:
-    from dithc.data.tiles.cut import cut_tiles
+    from dithc.data.tiles.tile_scenes import cut_tiles
 
 __all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
 
@@ -21,7 +21,7 @@ __all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
 def __getattr__(name: str) -> object:
     if name != "cut_tiles":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dithc.data.tiles.cut import cut_tiles  # takes a second, which readers do not need
+    from dithc.data.tiles.tile_scenes import cut_tiles  # takes a second, which readers do not need
 
     globals()[name] = cut_tiles
     return cut_tiles

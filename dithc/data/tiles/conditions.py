@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from dithc.config import datasets
 from dithc.data.grids import degrees
-from dithc.data.places import Ints
+from dithc.data.parquet import Kind
 from dithc.data.scenes import Scenes
-from dithc.data.table import Kind
+from dithc.data.splits import Ints
 
 COLUMNS: dict[str, Kind] = {
     "lon": "float",

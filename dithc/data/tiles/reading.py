@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.npy import check_length, open_npy
-from dithc.data.places import SPLITS, EarthGrid
-from dithc.data.table import read_columns
-from dithc.log import problem
-from dithc.runs import Manifest
-from dithc.sealed import parse
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import parse
+from dithc.core.logging import problem
+from dithc.data.npy_writer import check_length, open_npy
+from dithc.data.parquet import read_columns
+from dithc.data.splits import SPLITS, EarthGrid
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1

@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 
 from dithc.config import datasets
-from dithc.data.npy import release
-from dithc.data.places import Ints, Placed, Splits, Splitter, place_tiles
+from dithc.data.npy_writer import release
 from dithc.data.scene import Array, Mask, Reason
 from dithc.data.scenes import Scenes
+from dithc.data.splits import Ints, Placed, Splits, Splitter, place_tiles
 
 SCENES_AT_ONCE = 64
 

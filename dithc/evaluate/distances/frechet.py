@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.core.logging import logger
 from dithc.evaluate.statistics import FloatArray, Statistics, require_same
-from dithc.log import logger
 
 log = logger(__name__)
 

@@ -9,10 +9,10 @@ In float64. Legend: n rows of a set, d features.
 
 import numpy as np
 
-from dithc.evaluate.copies import Blocks, pieces
+from dithc.core.artifacts import summaries
 from dithc.evaluate.distances.frechet import varying
+from dithc.evaluate.memorization import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray, Statistics
-from dithc.runs import outcome
 
 AT_ONCE = 4096  # rows, so that each copy needs 64 MB with 2,048 features
 
@@ -25,7 +25,7 @@ def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, b
     if min(a.n, b.n) <= a.num_features:
         return None
     variance = _variance(a, blocks_a, b) + _variance(b, blocks_b, a)
-    half = outcome.NORMAL_95 * float(np.sqrt(variance))
+    half = summaries.NORMAL_95 * float(np.sqrt(variance))
     return [value - half, value + half]
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.copies import take
+from dithc.core.artifacts import summaries
+from dithc.evaluate.memorization import take
 from dithc.evaluate.statistics import FloatArray
-from dithc.runs import outcome
 
 SUBSET = 1000
 SUBSETS = 50
@@ -40,7 +40,7 @@ class Kid:
         """
         if not len(self.real):
             return None
-        half = outcome.NORMAL_95 * float(np.sqrt((self.real**2).sum() + (self.generated**2).sum()))
+        half = summaries.NORMAL_95 * float(np.sqrt((self.real**2).sum() + (self.generated**2).sum()))
         return [self.value - half, self.value + half]
 
     @property

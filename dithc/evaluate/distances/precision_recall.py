@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dithc.evaluate.copies import Blocks, pieces
+from dithc.core.logging import problem
+from dithc.evaluate.memorization import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray
-from dithc.log import problem
 
 AT_ONCE = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 features of a block 17 MB
 NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers

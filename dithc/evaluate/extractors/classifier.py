@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dithc.core.artifacts import outputs, sha256_file
+from dithc.core.logging import MetricsWriter, logger, problem, progress
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
 from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import fill, read_state, require_file, write_safetensors
-from dithc.log import MetricsWriter, logger, problem, progress
-from dithc.runs import outputs, sha256_file
 
 log = logger(__name__)
 

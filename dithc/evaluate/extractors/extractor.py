@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dithc.core.logging import problem
 from dithc.evaluate.statistics import Origin
-from dithc.log import problem
 
 Kind = Literal["inception", "squeezenet", "torchscript", "classifier"]
 Resize = Literal["legacy-pytorch", "clean", "none"]

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import problem
 from dithc.evaluate.extractors.extractor import FID_SUITE_RESIZE, Extractor, Resize, resize_images
 from dithc.evaluate.extractors.weights import fill, read_state, require_file
-from dithc.log import problem
-from dithc.runs import sha256_file
 
 IMAGE_SIZE = 299
 NUM_FEATURES = 2048

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dithc import extensions
 from dithc.config import codecs
+from dithc.core import plugins as extensions
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import logger
 from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
 from dithc.evaluate.extractors.scripted import probe, ramp
-from dithc.log import logger
-from dithc.runs import sha256_file
 
 SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
 NOWHERE = Path()  # for extractors without a file

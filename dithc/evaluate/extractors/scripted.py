@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import problem
+from dithc.core.weights import unreadable
 from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import require_file
-from dithc.log import problem
-from dithc.runs import sha256_file
-from dithc.weights import unreadable
 
 PROBE_SHAPE = (2, 3, 64, 64)
 CONTRACT = "a network from float32 (N, 3, H, W) in 0..255 to finite floating features (N, d)"

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dithc.core.artifacts import sha256_file
 from dithc.evaluate.extractors.extractor import Extractor, Resize, resize_images
 from dithc.evaluate.extractors.weights import fill, read_state, require_file
-from dithc.runs import sha256_file
 
 IMAGE_SIZE = 227
 # Tiles are enlarged, so the kernel matters: bilinear instead of bicubic changes features of 64-px tiles by 12%.

@@ -11,11 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dithc.log import problem
-from dithc.runs import replacing
-from dithc.sealed import parse
-from dithc.tensors import read_external
-from dithc.weights import unreadable
+from dithc.core.artifacts import replacing
+from dithc.core.integrity import parse
+from dithc.core.logging import problem
+from dithc.core.tensor_files import read_external
+from dithc.core.weights import unreadable
 
 NAMES_SHOWN = 6
 METADATA_KEY = "dithc"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.evaluate.pixels.file import BINS, Pixels
-from dithc.evaluate.pixels.roles import INDICES, ROLES_NM
+from dithc.core.logging import problem
+from dithc.evaluate.pixels.band_roles import INDICES, ROLES_NM
+from dithc.evaluate.pixels.pixel_file import BINS, Pixels
 from dithc.evaluate.pixels.spectra import log_spectral_distance
 from dithc.evaluate.statistics import FloatArray
-from dithc.log import problem
 
 QUANTILES = (0.05, 0.5, 0.95)
 BARS = 100  # bars of a drawn histogram

@@ -4,7 +4,7 @@
 
 Invariants: equal seeds give equal codecs. Training starts from the linear codec of the same size.
 
-Extending: `training.py` defines the training step, `measures.py` the quality measures.
+Extending: `training.py` defines the training step, `reconstruction_metrics.py` the quality measures.
 """
 
 from dithc.latents.codec_training.training import train_codec

@@ -14,14 +14,14 @@ import torch
 from torch.nn import functional
 
 from dithc.config import codecs
+from dithc.core.artifacts import outputs, replacing, sha256_file
+from dithc.core.logging import MetricsWriter, logger, problem, progress
 from dithc.data import Rows, Stretch, Tiles, write_png
 from dithc.latents.batches import Order, generator
-from dithc.latents.codec_training.easier import eased
-from dithc.latents.codec_training.measures import Pairs, measure
+from dithc.latents.codec_training.latent_augmentation import eased
+from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
 from dithc.latents.views import view_of
-from dithc.log import MetricsWriter, logger, problem, progress
-from dithc.runs import outputs, replacing, sha256_file
 
 CROP_STREAM = 2
 WARMUP_SHARE = 0.05

@@ -11,7 +11,7 @@ Extending: a new codec is a model in dithc.config.codecs and a branch of `open_c
 
 from dithc.latents.codecs import autoencoder
 from dithc.latents.codecs.codec import CODEC_FILE, LARGEST_FP16, Codec, KlCodec
-from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork
 from dithc.latents.codecs.opening import open_codec
 
 __all__ = ["CODEC_FILE", "LARGEST_FP16", "Codec", "DiffusersNetwork", "KlCodec", "autoencoder", "open_codec"]

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.log import problem
-from dithc.sealed import parse, plain
-from dithc.tensors import read_tensors, write_tensors
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import problem
+from dithc.core.tensor_files import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
 FORMAT = "dithc autoencoder 1"

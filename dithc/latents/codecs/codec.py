@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from dithc.core.artifacts import digest
+from dithc.core.logging import problem
 from dithc.data import Rows, Stretch, Tiles
 from dithc.latents.codecs.autoencoder import Autoencoder
-from dithc.latents.codecs.diffusers_networks import DiffusersNetwork
-from dithc.log import problem
-from dithc.runs import digest
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork
 
 CODEC_FILE = "codec.json"
 LARGEST_FP16 = 65504.0

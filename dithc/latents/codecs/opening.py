@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from dithc.config import codecs
+from dithc.core.artifacts import Manifest, sha256_file
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem
+from dithc.core.weights import digest_of_files
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
-from dithc.latents.codecs.diffusers_networks import DiffusersNetwork, files_of_network
-from dithc.latents.codecs.foreign import open_foreign
-from dithc.log import logger, problem
-from dithc.runs import Manifest, sha256_file
-from dithc.sealed import parse, plain
-from dithc.weights import digest_of_files
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork, files_of_network
+from dithc.latents.codecs.external import open_foreign
 
 log = logger(__name__)
 

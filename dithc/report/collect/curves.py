@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.log import logger, read_metrics
-from dithc.report.facts import Curve, Values
-from dithc.sealed import plain, unseal_lines
+from dithc.core.integrity import plain, unseal_lines
+from dithc.core.logging import logger, read_metrics
+from dithc.report.records import Curve, Values
 
 log = logger(__name__)
 

@@ -5,10 +5,10 @@ from dataclasses import fields
 from typing import Any
 
 from dithc.config import Experiment
+from dithc.core.summaries import short
 from dithc.report.collect.gather import Result, Results
 from dithc.report.documents import read_json
-from dithc.report.facts import Band, CodecFacts, DatasetFacts
-from dithc.summaries import short
+from dithc.report.records import Band, CodecFacts, DatasetFacts
 
 # File of the stage `stage`. Staged scenes may be archived; rejected tiles are then not shown.
 SCENES_FILE = "scenes.json"

@@ -3,13 +3,13 @@
 from typing import Any
 
 from dithc.config import Experiment
+from dithc.core.artifacts import summaries
 from dithc.report.collect.datasets import numbers_of, taken
-from dithc.report.collect.gains import cost_of, gain_of
 from dithc.report.collect.gather import Result, Results
+from dithc.report.collect.kid_gain import cost_of, gain_of
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
-from dithc.report.facts import EvaluationFacts, SampleFiles, Score
-from dithc.runs import outcome
+from dithc.report.records import EvaluationFacts, SampleFiles, Score
 
 
 def _label(experiment: Experiment, evaluation: str) -> str:
@@ -46,7 +46,7 @@ def evaluation_facts(experiment: Experiment, results: Results, name: str) -> Eva
         grid=samples.file("grid.png") if samples else None,
         settings=flat(settings.model_dump(mode="json")),
         files=_files(experiment, results, name),
-        curves=read_json(curves) if compared and (curves := compared.file(outcome.CURVES_FILE)) else None,
+        curves=read_json(curves) if compared and (curves := compared.file(summaries.CURVES_FILE)) else None,
         sampler=str(settings.sampler),
         cache=str(settings.cache) if settings.cache is not None else None,
         pipefusion=str(settings.pipefusion) if settings.pipefusion is not None else None,

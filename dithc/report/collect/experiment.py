@@ -7,14 +7,14 @@ from pathlib import Path
 from platform import platform, python_version
 
 from dithc.config import Experiment
-from dithc.papers import read_reference
+from dithc.core.reproduction import read_reference
+from dithc.report.benchmarks import scaling_curves
 from dithc.report.collect.datasets import dataset_facts
 from dithc.report.collect.evaluations import evaluation_facts
 from dithc.report.collect.gather import STAGES, Result, Results
 from dithc.report.collect.runs import run_facts, run_seconds
 from dithc.report.documents import read_bench, read_json
-from dithc.report.engine import scaling_curves
-from dithc.report.facts import Facts, Origin, Timing
+from dithc.report.records import Facts, Origin, Timing
 
 PACKAGES = ("dithc", "torch", "numpy", "snakemake", "mpi4py", "diffusers", "safetensors", "rasterio", "scipy")
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Experiment
-from dithc.log import problem
-from dithc.runs import Manifest
+from dithc.config import Experiment, stage_spec
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import problem
 
 STAGES = ("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
 
@@ -95,7 +95,7 @@ def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
         evaluation = experiment.evaluations.get(name)
         name = evaluation.extractor if evaluation else name.rpartition(".")[2]
     try:
-        expected = Manifest.spec_of(experiment, item.stage, name)
+        expected = stage_spec(experiment, item.stage, name)
     except (KeyError, AssertionError):
         return [f"{item.path}: {item.stage} {item.name!r} is not in experiment {experiment.name!r}"]
     return [

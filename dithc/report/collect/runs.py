@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import Experiment, training
-from dithc.log import logger
+from dithc.core.logging import logger
 from dithc.report.collect.curves import read_curve
 from dithc.report.collect.datasets import numbers_of, taken
 from dithc.report.collect.gather import Result, Results
-from dithc.report.facts import Curve, RunFacts
+from dithc.report.records import Curve, RunFacts
 
 log = logger(__name__)
 

@@ -1,6 +1,6 @@
 """Figures drawn from records. Only this package imports matplotlib.
 
-Contents: `FIGURES` draws each figure of the report from its facts. `spectra` draws one dataset, `single` one given
+Contents: `FIGURES` draws each figure of the report from its facts. `spectra` draws one dataset, `standalone` one given
 file, `quality` a comparison of runs, `canvas` is their common base.
 
 Invariants: a figure is a pure function of records. No text is cut or covers another. Color-blind readers can
@@ -12,8 +12,7 @@ Extending: a new figure is a file with a function of (facts), and a line in `FIG
 from collections.abc import Callable
 from functools import partial
 
-from dithc.report.facts import Facts
-from dithc.report.figures import canvas, quality, single, spectra, theme
+from dithc.report.figures import canvas, quality, spectra, standalone, theme
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
 from dithc.report.figures.sampling import draw_sampling
@@ -23,8 +22,9 @@ from dithc.report.figures.stages import draw_stages
 from dithc.report.figures.stepwise import draw_stepwise
 from dithc.report.figures.timeline import draw_memory
 from dithc.report.figures.training import draw_loss, draw_throughput
+from dithc.report.records import Facts
 
-__all__ = ["FIGURES", "canvas", "quality", "single", "spectra", "theme"]
+__all__ = ["FIGURES", "canvas", "quality", "spectra", "standalone", "theme"]
 
 FIGURES: dict[str, Callable[[Facts], bytes]] = {
     "samples": draw_samples,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
 
-from dithc.log import problem
+from dithc.core.logging import problem
 from dithc.report.figures import theme
 
 DPI = 170

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dithc.report.facts import EvaluationFacts, Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.scores import role_of
+from dithc.report.records import EvaluationFacts, Facts
 
 COLUMNS = 4
 Sides = list[tuple[EvaluationFacts, dict[str, Any]]]

@@ -16,7 +16,7 @@ from dithc.report.figures import theme
 from dithc.report.figures.canvas import LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, as_png, over_pictures, styled
 from dithc.report.figures.samples import title_lines
 from dithc.report.figures.scaling import spaced
-from dithc.report.words import score, span
+from dithc.report.formatting import score, span
 
 ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples per point, pixels between them
 IMAGES_SHOWN = ROWS_SHOWN * COLUMNS_SHOWN

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
-from dithc.report.facts import EvaluationFacts, Facts, Measure, Score
 from dithc.report.figures.canvas import (
     DPI,
     LINE_INCHES,
@@ -22,7 +21,8 @@ from dithc.report.figures.canvas import (
     read_picture,
     styled,
 )
-from dithc.report.words import score
+from dithc.report.formatting import score
+from dithc.report.records import EvaluationFacts, Facts, Measure, Score
 
 MOST_COLUMNS = 4  # of evaluations; the page has images of all
 BETWEEN_TITLES = 0.15  # free inches between titles

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, over_pictures, styled
+from dithc.report.records import Facts
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
 HEIGHT_OF_ALL = 0.8  # share of the space between two cells for their dots

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dithc.report.engine import scaling_curves
-from dithc.report.facts import Facts
+from dithc.core.summaries import short
+from dithc.report.benchmarks import scaling_curves
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.summaries import short
+from dithc.report.records import Facts
 
 LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
     "measured": {"linestyle": "-", "marker": "o", "markersize": 6, "linewidth": 2.2, "zorder": 4},

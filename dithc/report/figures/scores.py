@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dithc.report.facts import Facts, Measure
+from dithc.core.summaries import short
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import score
-from dithc.summaries import short
+from dithc.report.formatting import score
+from dithc.report.records import Facts, Measure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.words import span
+from dithc.report.formatting import span
+from dithc.report.records import Facts
 
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dithc.papers import Printed
-from dithc.report.facts import Facts
+from dithc.core.reproduction import Printed
+from dithc.core.summaries import rounded, short
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.summaries import rounded, short
+from dithc.report.records import Facts
 
 HALF = 0.36  # height of a bar relative to the space between two stages
 FIRST_LINE = 1.0  # the baseline

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dithc.log import problem
+from dithc.core.logging import problem
+from dithc.core.summaries import rounded, short
 from dithc.report.documents import read_json
-from dithc.report.facts import Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, grid, nothing, styled
-from dithc.summaries import rounded, short
+from dithc.report.records import Facts
 
 GIB, MIB = 1 << 30, 1 << 20
 LABELS = {

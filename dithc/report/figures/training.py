@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from dithc.core.summaries import short
 from dithc.report.collect import smooth
-from dithc.report.facts import Curve, Facts
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, grid, nothing, styled
-from dithc.summaries import short
+from dithc.report.records import Curve, Facts
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
 NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import torch
 
 from dithc.config import training
-from dithc.log import logger, problem
+from dithc.core.artifacts import Store, outputs
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import read_tensors, write_tensors
+from dithc.core.weights import DIFFUSERS_FILE, files_of
 from dithc.model import DiTConfig, diffusers_keys
-from dithc.runs import Store, outputs
-from dithc.tensors import read_tensors, write_tensors
 from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, network_kind
-from dithc.weights import DIFFUSERS_FILE, files_of
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from dithc.log import logger
-from dithc.pages import available_bytes
-from dithc.tensors import Piece, TensorFile
+from dithc.core.logging import logger
+from dithc.core.tensor_files import Piece, TensorFile
+from dithc.engine.numa import available_bytes
 
 # File, name, dimension of the cut (-1 for none), start and count: the identity of a piece.
 Key: TypeAlias = tuple[str, str, int, int, int]

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dithc.config import training
-from dithc.log import logger, problem
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import read_external
+from dithc.core.weights import files_of
 from dithc.model import DiTConfig, diffusers_keys, official_state
-from dithc.sealed import parse, plain
-from dithc.tensors import read_external
-from dithc.weights import files_of
 
 CONFIG_FILE = "config.json"  # in a diffusers folder
 FREQUENCIES = (

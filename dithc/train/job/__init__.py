@@ -7,6 +7,6 @@ Extending: a reason to stop is a method of `Stop`; the workflow's driver also in
 """
 
 from dithc.train.job.job import DONE, HELD, STOPPED, Job, Paths, leased
-from dithc.train.job.stop import Pace, Stop
+from dithc.train.job.stop_requests import Pace, Stop
 
 __all__ = ["DONE", "HELD", "STOPPED", "Job", "Pace", "Paths", "Stop", "leased"]

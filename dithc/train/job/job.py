@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dithc.comm import Group
 from dithc.config import Machine, training
-from dithc.log import problem
-from dithc.runs import Lease, Store
+from dithc.core.artifacts import Lease, Store
+from dithc.core.logging import problem
+from dithc.engine.comm import Group
 
 DONE = 0
 STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)

@@ -5,8 +5,8 @@ Invariants: nothing here changes training numbers; rank 0 writes, and all ranks 
 Extending: a metric is a key of `step.Trainer.step`; work between steps is a line of `run/attempt.py`.
 """
 
-from dithc.train.loop.journal import METRICS_FOLDER, AttemptLog, Journal, Values
 from dithc.train.loop.trace import Tracer
-from dithc.train.loop.validate import Validation
+from dithc.train.loop.training_log import METRICS_FOLDER, AttemptLog, Journal, Values
+from dithc.train.loop.validation import Validation
 
 __all__ = ["METRICS_FOLDER", "AttemptLog", "Journal", "Tracer", "Validation", "Values"]

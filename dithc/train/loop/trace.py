@@ -10,10 +10,10 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from dithc.comm import Group, traffic
-from dithc.log import logger
-from dithc.runs import Store, replacing
-from dithc.sealed import parse, plain
+from dithc.core.artifacts import Store, replacing
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger
+from dithc.engine.comm import Group, traffic
 from dithc.train.job import Job
 from dithc.train.step import Trainer
 

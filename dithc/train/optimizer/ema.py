@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from dithc.averages import decay_at as decay_of_length
 from dithc.config import training
-from dithc.tensors import Piece
-from dithc.train.homes import Home, anywhere
+from dithc.core.posthoc_ema import decay_at as decay_of_length
+from dithc.core.tensor_files import Piece
+from dithc.train.state_placement import Home, anywhere
 from dithc.train.strategies import Zero
 
 

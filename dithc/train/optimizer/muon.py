@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dithc import hcops
 from dithc.config import training
-from dithc.tensors import Piece
-from dithc.train.homes import Home
-from dithc.train.matrices import Holding, Matrix, matrices_of, owners_of
+from dithc.core.tensor_files import Piece
+from dithc.engine import hcops
+from dithc.train.muon_matrices import Holding, Matrix, matrices_of, owners_of
+from dithc.train.state_placement import Home
 
 MOMENTUM = "momentum"
 # Typical root mean square of an AdamW update, to which updates of matrices are scaled (Liu et al. 2025, equation 4). An

@@ -8,13 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from dithc import automem, hcops
 from dithc.config import training
-from dithc.log import logger, problem
-from dithc.tensors import Piece
-from dithc.train.homes import MOMENTS, Home, anywhere
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import Piece
+from dithc.engine import automem, hcops
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.muon import MOMENTUM, Muon
+from dithc.train.state_placement import MOMENTS, Home, anywhere
 from dithc.train.strategies import Strategy
 
 EPSILON = 1e-8  # default of torch and of DiT's training

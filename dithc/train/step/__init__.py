@@ -6,7 +6,7 @@ Invariants: the gradient is the mean over the global batch, for any micro-batche
 Extending: a metric is a key of `Trainer.step`.
 """
 
-from dithc.train.step.guide import Guide, start_of
+from dithc.train.step.guidance_training import Guide, start_of
 from dithc.train.step.nonfinite import LeftOut, NotFinite, Recovery
 from dithc.train.step.step import Source, Trainer, arithmetic, settle
 

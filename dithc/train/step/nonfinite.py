@@ -7,11 +7,11 @@ dropped steps are stored before training continues, so that a restarted run drop
 
 from collections.abc import Callable
 
-from dithc.comm import Group
 from dithc.config import training
-from dithc.log import UserError, logger, problem
-from dithc.runs import Store, atomic_write
-from dithc.sealed import documents, seal
+from dithc.core.artifacts import Store, atomic_write
+from dithc.core.integrity import json_documents, seal
+from dithc.core.logging import UserError, logger, problem
+from dithc.engine.comm import Group
 
 LEFT_OUT_FILE = "left_out.json"
 # More dropped steps are not caused by single samples: the training run has diverged, or the machine is faulty.
@@ -81,7 +81,7 @@ class LeftOut:
 def _read(store: Store) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
     try:
-        return [int(step) for step in documents.read(path)["steps"]]
+        return [int(step) for step in json_documents.read(path)["steps"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -12,18 +12,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dithc import hcops
-from dithc.cftp import partition
-from dithc.comm import Group
 from dithc.config import training
+from dithc.core.logging import problem
 from dithc.diffusion import Objective, training_loss
+from dithc.engine import hcops
+from dithc.engine.cftp import partition
+from dithc.engine.comm import Group
 from dithc.latents import Batch, Batches
-from dithc.log import problem
-from dithc.train.memory import TrainingMemory
+from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.optimizer import Ema, Optimizer
-from dithc.train.step.guide import Guide
-from dithc.train.step.layer_search import Search, bad_weights, weights_in_words, weights_of
+from dithc.train.step.guidance_training import Guide
 from dithc.train.step.nonfinite import NotFinite
+from dithc.train.step.nonfinite_search import Search, bad_weights, weights_in_words, weights_of
 from dithc.train.strategies import Strategy
 
 PARTS = ("loss", "mse", "vb")

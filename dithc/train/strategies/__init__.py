@@ -2,8 +2,8 @@
 
 Contents: `Strategy` is the interface; `Layout` the pure rank grid; `Zero` the shards of the optimizer state.
 Invariants: a strategy changes the place of work, and results only by rounding.
-Extending: a strategy is a branch of `strategy.py`; `tensor.py` shards layers, `alike.py` compares ranks, `settling.py`
-observes passes.
+Extending: a strategy is a branch of `strategy.py`; `tensor_parallel.py` shards layers, `consistency.py` compares ranks,
+`first_pass.py` observes passes.
 """
 
 from dithc.train.strategies.layout import Layout

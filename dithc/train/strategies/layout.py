@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dithc.config import training
-from dithc.log import problem
+from dithc.core.logging import problem
 
 
 @dataclass(frozen=True, kw_only=True)

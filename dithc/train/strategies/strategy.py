@@ -11,23 +11,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dithc import automem, hcops
-from dithc.comm import Group, Reducer, traffic
 from dithc.config import training
-from dithc.hardware import discover
-from dithc.log import logger, problem
-from dithc.tensors import Piece
-from dithc.train.homes import Home
-from dithc.train.matrices import Holding
-from dithc.train.strategies.alike import check_model, check_trained, check_used, united
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import Piece
+from dithc.engine import automem, hcops
+from dithc.engine.comm import Group, Reducer, traffic
+from dithc.engine.hardware import discover
+from dithc.train.muon_matrices import Holding
+from dithc.train.state_placement import Home
+from dithc.train.strategies.consistency import check_model, check_trained, check_used, united
+from dithc.train.strategies.first_pass import Watch, mean_square, unchanged
 from dithc.train.strategies.layout import Layout, layout_of
-from dithc.train.strategies.settling import Watch, mean_square, unchanged
 from dithc.train.strategies.zero import RunHolding, Zero
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from dithc.train.strategies.tensor import Shards
+    from dithc.train.strategies.tensor_parallel import Shards
 
 log = logger(__name__)
 MESH = ("dies", "clusters")
@@ -115,7 +115,7 @@ class Strategy:
             # Imported here because DTensor takes time and memory that no other strategy needs.
             from torch.distributed.device_mesh import init_device_mesh
 
-            from dithc.train.strategies.tensor import share_layers
+            from dithc.train.strategies.tensor_parallel import share_layers
 
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
             self._mesh = mesh["clusters"]
@@ -144,7 +144,7 @@ class Strategy:
     def share(self, other: nn.Module) -> None:
         """Shard an untrained second network with the same layers, if ranks share layers."""
         if self._mesh is not None:
-            from dithc.train.strategies.tensor import share_layers
+            from dithc.train.strategies.tensor_parallel import share_layers
 
             share_layers(other, self._mesh)
 
@@ -321,7 +321,7 @@ class Strategy:
         if self.zero is not None:
             return RunHolding(rank, size, span=size, meter=self.meter, zero=self.zero)
         if self.shards is not None:
-            from dithc.train.strategies.tensor import ShardHolding
+            from dithc.train.strategies.tensor_parallel import ShardHolding
 
             return ShardHolding(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
         return Holding(rank, size, meter=self.meter)

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc import hcops
-from dithc.comm import Reducer, SharedWeights
-from dithc.tensors import Piece
-from dithc.train.matrices import Holding, Matrix, Part
+from dithc.core.tensor_files import Piece
+from dithc.engine import hcops
+from dithc.engine.comm import Reducer, SharedWeights
+from dithc.train.muon_matrices import Holding, Matrix, Part
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from dithc.config import Experiment
-from dithc.log import problem
+from dithc.core.logging import problem
 from dithc.workflow.jobs.sizing import Needs, needs
 
 # Memory of a node that jobs leave for the engine and the operating system.

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dithc import native
 from dithc.bench import summary
-from dithc.bench.automem.runs import automem_row, largest_of
-from dithc.bench.trainings.run import Run
+from dithc.bench.automem.training_runs import automem_row, largest_of
+from dithc.bench.training.run import Run
 from dithc.cli import main
-from dithc.log import UserError
-from dithc.runs import outputs
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError
+from dithc.engine import native
 
 SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
 MIB = 1 << 20

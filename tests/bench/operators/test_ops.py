@@ -11,7 +11,7 @@ from dithc.bench.operators.ops import OpsSettings, bench_ops
 from dithc.bench.operators.settings import precision
 from dithc.bench.operators.shapes import PASSES, Layer
 from dithc.cli import main
-from dithc.hcops.table import obstacle
+from dithc.engine.hcops.kernel_registry import obstacle
 from dithc.model import PRESETS
 
 

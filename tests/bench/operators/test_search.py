@@ -6,10 +6,10 @@ from dithc.bench.operators import TuneSettings, search, show_tuning, tune
 from dithc.bench.operators.search import depths_and_cuts, grids, halve, heights_and_widths
 from dithc.bench.timing import Timing
 from dithc.cli import main
-from dithc.hcops import tuning
-from dithc.hcops.table import obstacle
-from dithc.hcops.tuning import Blocking, Product
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine.hcops import tuning
+from dithc.engine.hcops.kernel_registry import obstacle
+from dithc.engine.hcops.tuning import Blocking, Product
 
 PRODUCT = Product(4096, 1152, 384, "forward", "fp32")
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from dithc import native
 from dithc.bench import summary
-from dithc.bench.sampling.contenders import CONTENDERS, named
+from dithc.bench.sampling.comparison import compare_and_time, compared, far, picture, smaller
+from dithc.bench.sampling.diffusers_pipeline import Theirs, absent
 from dithc.bench.sampling.measure import add_peaks
-from dithc.bench.sampling.processes import Outcome
-from dithc.bench.sampling.theirs import Theirs, absent
-from dithc.bench.sampling.turns import compare_and_time, compared, far, picture, smaller
-from dithc.bench.sampling.ways import Cell, Ours, config_of, network
+from dithc.bench.sampling.runners import Cell, Ours, config_of, network
+from dithc.bench.sampling.variants import CONTENDERS, named
+from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
 from dithc.config import training
-from dithc.log import UserError
-from dithc.parallel import Team
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.sample.parallel import Team
 from tests.ranks import needs_launcher
 
 needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")

@@ -14,8 +14,8 @@ from dithc.bench import summary
 from dithc.bench.step import StepSettings, bench_step
 from dithc.bench.step import variants as step_variants
 from dithc.cli import main
-from dithc.hcops.table import obstacle
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine.hcops.kernel_registry import obstacle
 
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
 PROFILES = Path(__file__).parents[3] / "profiles"

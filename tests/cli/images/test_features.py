@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
+from dithc.core.artifacts import Manifest, digest
+from dithc.core.integrity import unseal
 from dithc.data import Tiles
-from dithc.runs import Manifest, digest
 from dithc.sample.shards import Shards
-from dithc.sealed import unseal
 from tests.cli.small import Small
 from tests.ranks import ROOT, needs_launcher, started
 

@@ -9,11 +9,11 @@ import pytest
 
 from dithc.cli import main
 from dithc.cli.images.image_sets import open_source
-from dithc.comm import Group
 from dithc.config import load
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
 from dithc.evaluate import measure
-from dithc.evaluate.pixels.file import read
-from dithc.log import UserError
+from dithc.evaluate.pixels.pixel_file import read
 
 BANDS, SIDE = ["B04", "B08"], 16
 

@@ -12,9 +12,9 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import experiment_of
+from dithc.core.artifacts import Manifest, Store
+from dithc.core.integrity import seal_line
 from dithc.data import write_png
-from dithc.runs import Manifest, Store
-from dithc.sealed import seal_line
 
 PNG = b"\x89PNG"
 

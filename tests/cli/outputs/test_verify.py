@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from dithc.cli import main
-from dithc.runs import Manifest, Store
-from dithc.sealed import seal_line
+from dithc.core.artifacts import Manifest, Store
+from dithc.core.integrity import seal_line
 
 
 def write(path: Path) -> None:
@@ -181,7 +181,9 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
     workflow = stand_in(results, monkeypatch)
     shard = next(results.rglob("shard-*.npy"))
     shard.write_bytes(b"x")
-    works = "import sys, pathlib; from dithc.runs import Lease; lease = Lease(pathlib.Path(sys.argv[1]).parent);"
+    works = (
+        "import sys, pathlib; from dithc.core.artifacts import Lease; lease = Lease(pathlib.Path(sys.argv[1]).parent);"
+    )
     works += "lease.path = pathlib.Path(sys.argv[1]); lease.__enter__(); print(flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", works, str(results / place)], **pipes) as orphan:  # type: ignore[call-overload]

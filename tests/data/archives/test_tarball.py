@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.data.archives import unpack
-from dithc.log import UserError
 
 Entry = tuple[tarfile.TarInfo, bytes]
 

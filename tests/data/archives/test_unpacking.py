@@ -12,24 +12,24 @@ from pathlib import Path
 import pytest
 
 from dithc.config import datasets
+from dithc.core.artifacts import outputs
 from dithc.data import archives
 from dithc.data.archives import remove_abandoned, scratch
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
-from dithc.runs import outputs
 
 STAGES_UP_TO_THE_FIRST_FILE = """
 import sys
 from pathlib import Path
 from dithc.config import datasets
-from dithc.data.readers import archive, read_scenes
-whole = archive._unpack
+from dithc.data.readers import read_scenes, zip_products
+whole = zip_products._unpack
 def unpack(packed, entry, folder):
     whole(packed, entry, folder)
     if not entry.is_dir():
         print("unpacking", flush=True)
         sys.stdin.read()
-archive._unpack = unpack
+zip_products._unpack = unpack
 list(read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), Path(sys.argv[1])))
 """
 

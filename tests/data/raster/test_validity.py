@@ -12,11 +12,11 @@ import rasterio
 from rasterio.enums import ColorInterp
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data import products
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene, find_invalid
-from dithc.log import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 DTYPES = ("uint8", "uint16", "int16", "int32", "uint32", "float32", "float64")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.readers import Scenes, read_scenes
-from dithc.log import UserError
 from tests.data.readers.systems import touch
 
 

@@ -10,10 +10,10 @@ import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data import stage_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason
-from dithc.log import UserError
 from tests.data.readers.reading import reader
 from tests.inputs.rasters import BANDS, OFFSET, SCALE, write_raster
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data import write_png
 from dithc.data.readers import Scenes, read_scenes
 from dithc.data.scene import Scene
-from dithc.log import UserError
 from tests.inputs.pictures import center_crop, read_rgb
 
 

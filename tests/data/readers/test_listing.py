@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc import clutter
-from dithc.clutter import is_clutter
 from dithc.config import datasets
+from dithc.core import clutter
+from dithc.core.clutter import is_clutter
+from dithc.core.logging import UserError
 from dithc.data import write_png
-from dithc.data.pictures import SUFFIXES
+from dithc.data.images import SUFFIXES
 from dithc.data.readers import Scenes, read_scenes
 from dithc.data.readers.listing import COMPANION, MASK, Listing, Paths
-from dithc.log import UserError
 from tests.data.readers.systems import spoil, touch
 
 PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}

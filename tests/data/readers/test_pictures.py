@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.readers import Scenes, read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
-from dithc.log import UserError
 
 Pack = Callable[[dict[str, bytes], Path], Path]
 CLASSES = ("n01440764", "n01443537", "n02102040")

@@ -11,12 +11,12 @@ import rasterio
 from rasterio.warp import transform
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.grids import pixel_sides_m
-from dithc.data.ground import read_heights
+from dithc.data.orthorectify import read_heights
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
-from dithc.log import UserError
 
 LAND = np.random.default_rng(0).integers(500, 3000, (3, 32, 32), dtype=np.uint16)
 WORLD = "10\n0\n0\n-10\n500005\n4999995\n"

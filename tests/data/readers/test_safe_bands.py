@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, Refused
-from dithc.log import UserError
 from tests.data.readers.reading import reader
 
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import rasterio
 
-from dithc import stac
 from dithc.config import datasets
-from dithc.data import synthesize
+from dithc.data import stac, synthesize
 from dithc.data.grids import north_up
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
-from dithc.data.readers.stac_numbers import numbers_of
+from dithc.data.readers.stac_scaling import numbers_of
 from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
 from tests.data.readers import systems
 from tests.data.readers.reading import reader

@@ -15,16 +15,16 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 
 from dithc.config import datasets
+from dithc.core.logging import UserError
 from dithc.data import stage_scenes, synthesize
 from dithc.data.grids import Grid
-from dithc.data.pictures import write_png
-from dithc.data.readers import arrays, gaofen2
+from dithc.data.images import write_png
+from dithc.data.parquet import read_rows
+from dithc.data.readers import gaofen2, sentinel2_array
 from dithc.data.readers.safe_grid import doubled, regrid
 from dithc.data.scenes import stacks
-from dithc.data.scenes.kept import RECORD_FILE
 from dithc.data.scenes.reading import Scenes
-from dithc.data.table import read_rows
-from dithc.log import UserError
+from dithc.data.scenes.scene_cache import RECORD_FILE
 
 BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
@@ -81,15 +81,15 @@ def files(tmp_path: Path) -> Path:
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record the names of files read by readers of plain arrays, in order; a name in `stop` interrupts."""
     names: list[str] = []
-    plain = arrays.Sentinel2ArrayReader.read
+    plain = sentinel2_array.Sentinel2ArrayReader.read
 
-    def spied(self: arrays.Sentinel2ArrayReader, path: Path) -> Any:
+    def spied(self: sentinel2_array.Sentinel2ArrayReader, path: Path) -> Any:
         if f"stop at {path.name}" in names:
             raise KeyboardInterrupt
         names.append(path.name)
         return plain(self, path)
 
-    monkeypatch.setattr(arrays.Sentinel2ArrayReader, "read", spied)
+    monkeypatch.setattr(sentinel2_array.Sentinel2ArrayReader, "read", spied)
     return iter([names])
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dithc.cli import main
+from dithc.core.artifacts import Manifest, outputs
+from dithc.core.logging import UserError
 from dithc.data.synthetic import sentinel2, synthesize
-from dithc.log import UserError
-from dithc.runs import Manifest, outputs
 
 SMALL = {
     "sentinel2": {"scenes": 1, "size": 96},

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.data import Tiles, write_png
+from dithc.data.parquet import TableWriter, read_columns, read_rows
 from dithc.data.raster import write_geotiff
-from dithc.data.table import TableWriter, read_columns, read_rows
 from dithc.data.tiles.statistics import Histogram
-from dithc.log import UserError
-from dithc.runs import Manifest
 from tests.inputs.pictures import read_rgb
 
 BANDS = ["B", "G", "R", "NIR"]
@@ -104,12 +104,12 @@ def test_pixels_that_no_tile_reaches_are_counted_and_said(
 def test_rows_may_be_asked_for_in_any_order_and_over_shards(
     files: Path, make: Callable[..., Tiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dithc.data.npy
+    import dithc.data.npy_writer
 
-    monkeypatch.setattr(dithc.data.npy, "SHARD_BYTES", 0)
+    monkeypatch.setattr(dithc.data.npy_writer, "SHARD_BYTES", 0)
     for number in range(5):
         np.save(files / f"{number}.npy", scene(number))
-    from dithc.data.npy import ShardWriter
+    from dithc.data.npy_writer import ShardWriter
 
     monkeypatch.setattr(ShardWriter.__init__, "__kwdefaults__", {"limit_bytes": 64 * 4 * 8 * 8 * 2})
     tiles = make(split={"train": 1.0, "val": 0.0})

@@ -12,13 +12,13 @@ from scipy.ndimage import gaussian_filter
 
 from dithc.cli import main
 from dithc.config import load
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.data import Tiles
 from dithc.data.grids import degrees, reproject_points
+from dithc.data.parquet import read_rows
 from dithc.data.raster import write_geotiff
-from dithc.data.table import read_rows
 from dithc.data.tiles.conditions import day_of_year
-from dithc.log import UserError
-from dithc.runs import Manifest
 
 Config = Callable[..., Path]
 SIZE = 16

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from dithc.data.ahead import ahead
+from dithc.data.prefetch import ahead
 from dithc.data.scene import Mask
 from dithc.data.tiles.windows import Cut, measure
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import linalg
 
+from dithc.core.logging import UserError
 from dithc.evaluate.distances.frechet import fid, floor, frechet_distance
 from dithc.evaluate.statistics import Origin, Statistics
-from dithc.log import UserError
 
 
 def statistics(rows: np.ndarray, **origin: str) -> Statistics:

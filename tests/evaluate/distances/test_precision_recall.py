@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.evaluate.distances import precision_recall as module
 from dithc.evaluate.distances.precision_recall import Neighbours, neighbours
-from dithc.log import UserError
 
 
 def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Neighbours:

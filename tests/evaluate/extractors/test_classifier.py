@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError, read_metrics
 from dithc.evaluate import load_extractor, train_classifier
 from dithc.evaluate.distances.frechet import fid
 from dithc.evaluate.extractors import classifier, defects
@@ -16,8 +18,6 @@ from dithc.evaluate.extractors.classifier import Classifier
 from dithc.evaluate.extractors.defects import DEFECTS
 from dithc.evaluate.extractors.weights import read_state
 from dithc.evaluate.statistics import Statistics
-from dithc.log import UserError, read_metrics
-from dithc.runs import outputs
 
 
 def striped(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from dithc.core.logging import UserError
 from dithc.evaluate import Extractor, load_extractor
 from dithc.evaluate.extractors.extractor import resize_images
-from dithc.log import UserError
 
 
 def make(network: Callable[[torch.Tensor], torch.Tensor]) -> Extractor:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from dithc.core.logging import UserError
 from dithc.evaluate import load_extractor
 from dithc.evaluate.extractors.inception import WELL_KNOWN_NAME, FIDInception, block_a, block_e, pool_3x3
-from dithc.log import UserError
 from tests.evaluate.conftest import random_inception
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dithc.core.logging import UserError
 from dithc.evaluate import Extractor, load_extractor
-from dithc.log import UserError
 from tests.brought import HERE, Means, bring
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dithc.config import load
+from dithc.config import load, stage_spec
+from dithc.core.logging import UserError
 from dithc.evaluate import load_extractor
-from dithc.log import UserError
-from dithc.runs import Manifest
 
 
 class Means(nn.Module):
@@ -105,4 +104,4 @@ def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
         with pytest.raises(UserError, match=words[1]):
             load({"extractors": {extractor: words[0]}})
     trusted = load({"extractors": {"a": {**asked, "trust": True}}})
-    assert "trust" not in str(Manifest.spec_of(trusted, "features", "a"))  # digests are unchanged
+    assert "trust" not in str(stage_spec(trusted, "features", "a"))  # digests are unchanged

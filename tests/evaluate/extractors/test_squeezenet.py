@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from dithc.core.logging import UserError
 from dithc.evaluate import compare, extract, load_extractor
 from dithc.evaluate.extractors.squeezenet import load_network
-from dithc.log import UserError
 from tests.evaluate.conftest import image_set
 
 WEIGHTS = "feat_squeezenet_v1.0/squeezenet_v1.0_decoded.safetensors"

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
 
-from dithc.comm import Group
+from dithc.core.logging import UserError
 from dithc.data import products
+from dithc.engine.comm import Group
 from dithc.evaluate import measure
 from dithc.evaluate.pixels import multispectral
-from dithc.evaluate.pixels.file import FILE, read
-from dithc.evaluate.pixels.roles import INDICES, band_of, index_bands
+from dithc.evaluate.pixels.band_roles import INDICES, band_of, index_bands
+from dithc.evaluate.pixels.pixel_file import FILE, read
 from dithc.evaluate.pixels.spectra import radial_power
-from dithc.log import UserError
 
 INFO: dict[str, Any] = {
     "kind": "sentinel2",

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from dithc.config import codecs
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError, read_metrics
 from dithc.latents import open_codec
 from dithc.latents.batches import Order
 from dithc.latents.codec_training import training
 from dithc.latents.codec_training.training import Crops, train_codec
-from dithc.log import UserError, read_metrics
-from dithc.runs import outputs
 from tests.latents.conftest import BANDS, FakeTiles
 
 FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png", "bands.png"}

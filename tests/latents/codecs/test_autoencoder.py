@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.latents.codec_training.measures import measure, ssim
+from dithc.core.logging import UserError
+from dithc.latents.codec_training.reconstruction_metrics import measure, ssim
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Sizes
-from dithc.log import UserError
 
 
 def network(**changes) -> Autoencoder:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dithc.config import codecs
+from dithc.core.logging import UserError
 from dithc.latents import open_codec
-from dithc.log import UserError
 
 PIXEL = codecs.PixelCodec(kind="pixel")
 

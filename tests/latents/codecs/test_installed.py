@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from dithc.core.logging import UserError
 from dithc.latents import open_codec
-from dithc.log import UserError
 from tests.brought import HERE, Folded, bring
 
 INFO = {

@@ -9,15 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc.comm import Group
-from dithc.log import UserError
-from dithc.runs import outputs
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
 from dithc.train import background, train
 from dithc.train.background import Background, Cancelled
-from dithc.train.checkpoints import content, saving, snapshot
+from dithc.train.checkpoints import snapshot, writer
+from dithc.train.checkpoints import state as content
 from dithc.train.checkpoints.snapshot import share_out
 from dithc.train.job.job import DONE
-from dithc.train.job.stop import Pace
+from dithc.train.job.stop_requests import Pace
 from dithc.train.step.step import Trainer
 from tests.ranks import on_ranks
 from tests.train.conftest import assert_equal, hashes, store_of, tensors_of
@@ -28,8 +29,8 @@ KINDS = ("model", "ema", "optimizer")
 REWRITE = """
 import pickle, sys
 import torch
-from dithc.comm import connect
-from dithc.train.run import compose
+from dithc.engine.comm import connect
+from dithc.train.pipeline import compose
 def rewrite(attempt):
     assert attempt.state.step == 4
     attempt.saver.save(attempt.state)
@@ -48,7 +49,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     """The writer is blocked for two more steps; each of them changes every number that it writes."""
     whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
     train(whole, Group())
-    gate, write, step, made = threading.Event(), saving.write_file, Trainer.step, []
+    gate, write, step, made = threading.Event(), writer.write_file, Trainer.step, []
 
     def held_write(path, content, **given):
         if "step_0000002" in str(path):
@@ -65,7 +66,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
             gate.set()
         return values
 
-    monkeypatch.setattr(saving, "write_file", held_write)
+    monkeypatch.setattr(writer, "write_file", held_write)
     monkeypatch.setattr(Trainer, "step", counted_step)
     assert train(slow, Group()) == DONE
     assert min(made) >= 4, "the writer was to be slower than two steps"
@@ -121,9 +122,9 @@ def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch
             check()
             time.sleep(0.001)
 
-    write = saving.write_file
+    write = writer.write_file
     monkeypatch.setattr(
-        saving, "write_file", lambda path, *c, **g: (endless if "0002" in str(path.parent) else write)(path, *c, **g)
+        writer, "write_file", lambda path, *c, **g: (endless if "0002" in str(path.parent) else write)(path, *c, **g)
     )
     monkeypatch.setattr(Trainer, "step", failing_step)
     with pytest.raises(RuntimeError, match="something else"):
@@ -143,11 +144,11 @@ def test_weights_of_another_type_or_shape_are_refused(other):
 
 
 def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
-    saves, write = [], saving.write_file
+    saves, write = [], writer.write_file
     # the counter of a loaded machine is coarse
     monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)
     monkeypatch.setattr(Pace, "save", lambda self, seconds: saves.append(seconds))
-    monkeypatch.setattr(saving, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
+    monkeypatch.setattr(writer, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
     train(job(until=2), Group())
     assert len(saves) == 2
     assert all(1.2 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.5 s each: {saves}"

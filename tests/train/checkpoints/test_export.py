@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dithc.cli import main
-from dithc.comm import Group
-from dithc.log import UserError
+from dithc.core.artifacts import outputs
+from dithc.core.logging import UserError
+from dithc.core.tensor_files import read_external
+from dithc.engine.comm import Group
 from dithc.model import DiT, DiTConfig
-from dithc.runs import outputs
-from dithc.tensors import read_external
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
 from dithc.train.job.job import DONE

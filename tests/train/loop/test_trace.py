@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dithc.comm import Group
-from dithc.comm.traffic import Span
+from dithc.engine.comm import Group
+from dithc.engine.comm.traffic import Span
 from dithc.latents import Batches
 from dithc.train import train
 from dithc.train.loop.trace import CLOCK, _lanes

@@ -19,9 +19,9 @@ from zero_program import (
     whole,
 )
 
-from dithc.comm import Group
 from dithc.config import training
-from dithc.train.checkpoints.content import State
+from dithc.engine.comm import Group
+from dithc.train.checkpoints.state import State
 from dithc.train.step.step import Trainer
 
 # Unit roundoff of fp32 times the longest dot product (the MLP's width, 4 x 32) times the 10 products of a forward pass

@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from dithc.comm import Group
 from dithc.config import training
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.core.tensor_files import assemble
+from dithc.engine.comm import Group
 from dithc.model import DiT
-from dithc.tensors import assemble
 from dithc.train import train
-from dithc.train.matrices import HIDDEN, Holding, matrices_of, owners_of
+from dithc.train.muon_matrices import HIDDEN, Holding, matrices_of, owners_of
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
-from dithc.train.strategies.tensor import Cut, ShardHolding, Shards
+from dithc.train.strategies.tensor_parallel import Cut, ShardHolding, Shards
 from dithc.train.strategies.zero import Run, RunHolding
-from tests.comm.test_group import run_program
-from tests.hcops.test_newton_schulz import by_svd
+from tests.engine.comm.test_group import run_program
+from tests.engine.hcops.test_newton_schulz import by_svd
 from tests.train.conftest import rows, tensors_of
 from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, several_ranks, ten, train_on_ranks
 

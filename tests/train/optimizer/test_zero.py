@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from dithc.log import UserError
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
-from tests.comm.test_group import run_program
+from tests.engine.comm.test_group import run_program
 from tests.train.conftest import assert_equal, rows, tensors_of
 from tests.train.strategies.test_strategies import STEPS, several_ranks, ten, train_on_ranks
 

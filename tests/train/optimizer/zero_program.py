@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.comm import CommConfig, Group, connect
-from dithc.comm.gradients import buckets
-from dithc.comm.launching import ending
 from dithc.config import training
+from dithc.core.tensor_files import assemble
+from dithc.engine.comm import CommConfig, Group, connect
+from dithc.engine.comm.gradients import buckets
+from dithc.engine.comm.launch import exit_report
 from dithc.latents import Batch
 from dithc.model import DiT
-from dithc.tensors import assemble
-from dithc.train.checkpoints.content import State, state_of
-from dithc.train.memory import TrainingMemory
+from dithc.train.checkpoints.state import State, state_of
+from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.step.step import Trainer, settle
 from dithc.train.strategies.layout import Layout
 from dithc.train.strategies.strategy import Strategy
@@ -174,7 +174,7 @@ def late_copied_weights(group: Group) -> None:
         ahead = {"weights": "copied", "forward_ahead": 1, "backward_ahead": 1}
         return replace(found, units={name: replace(decision, **ahead) for name, decision in found.units.items()})
 
-    managers = importlib.import_module("dithc.automem.manager")
+    managers = importlib.import_module("dithc.engine.automem.manager")
     gather, true_plan = dist.all_gather_single, managers.plan_of
     run, wide = run_of(group), {"hidden_size": 128}
     plain = prepare(group, "none", run, **wide)
@@ -288,7 +288,7 @@ SCENES: dict[str, Callable[[Group], None]] = {
 
 def rank_of(environment: Mapping[str, str]) -> int:
     """Return this process's rank from the variables of any launcher."""
-    return next(int(environment[name]) for name in ending.RANK_VARIABLES if name in environment)
+    return next(int(environment[name]) for name in exit_report.RANK_VARIABLES if name in environment)
 
 
 def main() -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.comm import Group
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.diffusion import Objective
+from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents
-from dithc.log import UserError
-from dithc.runs import Manifest
 from dithc.train import train
 from dithc.train.job.job import DONE
-from dithc.train.loop.journal import Journal
+from dithc.train.loop.training_log import Journal
 from dithc.train.step import nonfinite
-from dithc.train.step.layer_search import Search
 from dithc.train.step.nonfinite import LeftOut, NotFinite
+from dithc.train.step.nonfinite_search import Search
 from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
 from tests.train.conftest import hashes, rows, store_of, tensors_of
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pathlib, pickle, sys
 import torch
-from dithc.comm import connect
+from dithc.engine.comm import connect
 from dithc.train import train
 from dithc.train.step.nonfinite import NotFinite
 from tests.train import faults

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from dithc.comm import traffic
-from dithc.log import UserError
+from dithc.core.logging import UserError
+from dithc.engine.comm import traffic
 
 PROGRAM = """
 import sys
 import torch
 from mpi4py import MPI
-from dithc.comm import Group, traffic
+from dithc.engine.comm import Group, traffic
 from dithc.train import Rehearsal, rehearse
 
 start = traffic.sent()

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dithc.comm import Group
-from dithc.log import UserError
-from dithc.tensors import assemble, read_tensors
+from dithc.core.logging import UserError
+from dithc.core.tensor_files import assemble, read_tensors
+from dithc.engine.comm import Group
 from dithc.train import Strategy, train
 from dithc.train.strategies.layout import Layout, layout_of
-from dithc.train.strategies.tensor import Cut
+from dithc.train.strategies.tensor_parallel import Cut
 from tests.ranks import needs_launcher, on_ranks
 from tests.train.conftest import checkpoint, hashes, rows
 
@@ -25,8 +25,8 @@ BF16 = 2**-8 * 4
 PROGRAM = """
 import dataclasses, pickle, sys
 import torch
-from dithc.comm import connect
-from dithc.hardware import discover
+from dithc.engine.comm import connect
+from dithc.engine.hardware import discover
 from dithc.train import Strategy, train
 from dithc.train.strategies import strategy
 with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
@@ -41,8 +41,8 @@ with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], 
 
 ALIKE = """
 import hashlib, torch
-from dithc.comm import connect
-from dithc.train.rehearse import Rehearsal, _trainer
+from dithc.engine.comm import connect
+from dithc.train.step_benchmark import Rehearsal, _trainer
 with connect(2, timeout_seconds=600) as group:
     torch.set_num_threads(1)
     model = KIND | {"hidden_size": 64, "depth": 2, "num_heads": 2}

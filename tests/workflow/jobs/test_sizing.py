@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dithc.config import Experiment, load, training
-from dithc.log import UserError
-from dithc.runs import Manifest
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
 from dithc.workflow import Workflow
 from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, Needs, needs, source_files
 

@@ -1,0 +1,104 @@
+"""Environment of a measurement, part of every result and of the identity of stored units."""
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.metadata import distributions, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dithc.core.artifacts import Manifest, sha256_file
+from dithc.core.logging import problem
+from dithc.engine import hcops, native
+from dithc.engine.hardware import CorePlan, Machine, discover, plan
+from dithc.engine.hcops import tuning
+
+GIGA = 1e9
+PACKAGES = ("dithc", "numba", "numpy")
+OF_MACHINE = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
+"""Topics of `environment` that describe this machine rather than the software."""
+PASSING = {"finished", "load_average", "memory_available_bytes"}
+POOLS = {"pools", "huge_page_pools"}  # rows of (page bytes, reserved pages, free pages); the free pages vary
+VARIABLES = re.compile(
+    "(DITHC|HCOPS|OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|ARMPL|NUMBA|DNNL|ONEDNN|TORCH|PYTORCH|ATEN|MPICH|MPIR|I_MPI|OMPI_MCA"
+    "|FI|UCX|GDAL|MALLOC|GLIBC|LD|CUDA)_.+|PYTHON(MALLOC|OPTIMIZE)"
+)
+"""Environment variables that change the speed of dithc or of its libraries."""
+OF_PROCESS = {
+    "DITHC_DRIVER_PID",
+    "DITHC_DRIVER_HOST",
+    "DITHC_LOG",
+    "DITHC_LOOK_SECONDS",
+    "DITHC_NODE",
+    "GDAL_CURL_CA_BUNDLE",
+}
+
+
+def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
+    """Reject a field of settings, or an element of its tuple, below its minimum. None passes."""
+    for name, minimum in least.items():
+        value = getattr(settings, name)
+        if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
+            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
+
+
+def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
+    """Reject unknown names, and an empty selection."""
+    names = list(known)
+    unknown = [name for name in given if name not in names]
+    if unknown or not given:
+        expected = f"one or more of {', '.join(names)}"
+        raise problem(option, got=",".join(unknown) or "none", expected=expected, fix="correct the names")
+
+
+def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
+    """Discover the machine, plan one rank, and set the threads of torch and of the C kernels."""
+    machine = discover()
+    core_plan = plan(machine, ranks_per_node=1, cpus_per_rank=threads)
+    torch.set_num_threads(core_plan.ranks[0].num_threads)
+    return machine, core_plan
+
+
+def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
+    """Return machine, versions, active operator backends, and the time."""
+    return {
+        "operators": hcops.describe(),
+        "kernels": {"isa": native.isa(), "library": native.load().reason, "table": native.kernels()},
+        "machine": asdict(machine),
+        "core_plan": asdict(core_plan),
+        "load_average": os.getloadavg(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__}
+        | {package: version(package) for package in PACKAGES},
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return all facts, apart from the arguments, that determine the measured values, as JSON values by topic."""
+    machine = discover()
+    folder = tuning.path_of(tuning.this_machine())
+    tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
+    variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
+    libraries = sorted(Path(native.__file__).parent.glob("*.so"))
+    lasting: dict[str, Any] = _lasting(circumstances(machine, plan(machine, ranks_per_node=1)))
+    return lasting | {
+        "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
+        "system": platform.platform(),
+        "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
+        "packages": {one.name: one.version for one in distributions()},
+        "tuning": {path.name: sha256_file(path) for path in tuned},
+        "variables": {name: variables[name] for name in variables if name not in OF_PROCESS},
+    }
+
+
+def _lasting(value: Any) -> Any:
+    """Drop values that change between two executions on an unchanged machine."""
+    if isinstance(value, dict):
+        kept = {name: part for name, part in value.items() if name not in PASSING}
+        return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
+    return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,179 @@
+"""Interleaved training steps of a model by three variants: plain torch, torch.compile, and patched."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dithc.bench.environment import circumstances, prepare_threads, require_among
+from dithc.bench.patching import reference_models, third_party_models
+from dithc.bench.timing import spread, take_turns
+from dithc.core.logging import logger
+from dithc.engine import hcops
+
+log = logger(__name__)
+
+EAGER, COMPILE, PATCHED = "eager", "compile", "patched"
+DTYPES = ("fp32", "autocast", "bf16")
+LEARNING_RATE = 1e-4
+
+Loss = Callable[[nn.Module, int], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings:
+    """Settings of the patch benchmark, described by `dithc bench patch --help`."""
+
+    models: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("fp32", "autocast")
+    compare: tuple[str, ...] = (EAGER, COMPILE)
+    batch: int = 4
+    threads: int | None = None
+    warmup: int = 2
+    repeats: int = 7
+    seed: int = 0
+
+
+def _typed(model: nn.Module, *shape: int) -> tuple[Tensor, Tensor]:
+    """Return random numbers in fp32, and in the type of a model."""
+    numbers = torch.randn(*shape)
+    return numbers, numbers.to(next(model.parameters()).dtype)
+
+
+def _classes(model: nn.Module, batch: int) -> Tensor:
+    return F.cross_entropy(model(_typed(model, batch, 3, 224, 224)[1]).float(), torch.arange(batch))
+
+
+def _words(model: nn.Module, batch: int) -> Tensor:
+    words = torch.randint(0, 4096, (batch, 256))
+    found = model(words)
+    return F.cross_entropy(getattr(found, "logits", found).flatten(0, 1).float(), words.flatten())
+
+
+def _unet(model: nn.Module, batch: int) -> Tensor:
+    noise, typed = _typed(model, batch, 3, 32, 32)
+    return F.mse_loss(model(typed, torch.arange(batch)).sample.float(), noise)
+
+
+def _dit(model: nn.Module, batch: int) -> Tensor:
+    noise, typed = _typed(model, batch, 4, 32, 32)
+    return F.mse_loss(model(typed, torch.arange(batch), torch.arange(batch)).sample.float(), noise)
+
+
+def _siglip(model: nn.Module, batch: int) -> Tensor:
+    found: Tensor = model(pixel_values=_typed(model, batch, 3, 224, 224)[1]).pooler_output
+    return found.float().square().mean()
+
+
+MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
+    "vit": (reference_models.Vit, _classes),
+    "decoder": (reference_models.Decoder, _words),
+    "timm-vit": (third_party_models.vit, _classes),
+    "diffusers-unet": (third_party_models.unet, _unet),
+    "diffusers-dit": (third_party_models.dit, _dit),
+    "transformers-siglip": (third_party_models.siglip, _siglip),
+    "transformers-llama": (third_party_models.llama, _words),
+}
+"""Factory and loss of each model. The first two are dithc's, with the structure of third-party models."""
+
+
+def bench_patch(settings: PatchSettings) -> dict[str, Any]:
+    """Measure every model in every type and return the result for JSON."""
+    models = settings.models or tuple(MODELS)
+    require_among("bench patch, models", models, MODELS)
+    require_among("bench patch, dtypes", settings.dtypes, DTYPES)
+    require_among("bench patch, compare", settings.compare, (EAGER, COMPILE))
+    machine, core_plan = prepare_threads(settings.threads)
+    cases = [_case(name, dtype, settings) for name in models for dtype in settings.dtypes]
+    return {
+        "bench": "patch",
+        "settings": {**asdict(settings), "models": models, "threads": torch.get_num_threads()},
+        "cases": cases,
+        **circumstances(machine, core_plan),
+    }
+
+
+def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
+    """Return a row with the times, or the reason for their absence."""
+    build, loss = MODELS[name]
+    torch.manual_seed(settings.seed)
+    try:
+        model = build().train()
+    except (ImportError, RuntimeError, AttributeError) as error:  # not installed, or incompatible with this torch
+        return {"model": name, "dtype": dtype, "status": "not here", "why": f"{type(error).__name__}: {error}"[:200]}
+    model = model.bfloat16() if dtype == "bf16" else model
+    log.info("%s, %s", name, dtype)
+    steps, failures = {}, {}
+    for way in (*settings.compare, PATCHED):
+        step = _Step(model, way, dtype, loss, settings)
+        try:
+            for _ in range(settings.warmup):
+                step()
+        except Exception as error:  # a compiler may raise any error
+            failures[way] = f"{type(error).__name__}: {error}"[:200]
+        else:
+            steps[way] = step
+    times = take_turns(steps, repeats=settings.repeats)
+    found: dict[str, Any] = {"model": name, "dtype": dtype, "status": "ok" if PATCHED in steps else "failed"}
+    found |= {"failures": failures, "seconds": {way: timing.to_dict() for way, timing in times.items()}}
+    if PATCHED in steps:
+        found["speedup_of_patched_over"] = {
+            way: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[way])])
+            for way in times
+            if way != PATCHED
+        }
+        found["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
+        found["gradients_off"] = _gradients_off(model, dtype, loss, settings)
+    return found
+
+
+class _Step:
+    """A training step of a copy of the model: forward, loss, backward, torch's default AdamW."""
+
+    def __init__(self, model: nn.Module, way: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
+        self._model, self._dtype, self._loss, self._settings = copy.deepcopy(model), dtype, loss, settings
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        self._called: Any = torch.compile(self._model) if way == COMPILE else self._model
+        if way == PATCHED:
+            self.patched = hcops.patch(self._model, self._optimizer)
+
+    def __call__(self) -> None:
+        torch.manual_seed(self._settings.seed)  # also seeds label dropout
+        self._optimizer.zero_grad(set_to_none=True)
+        with _precision(self._dtype):
+            loss = self._loss(self._called, self._settings.batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
+    """Return relative gradient errors of the first step, plain and patched; nan without float64 support."""
+    double = copy.deepcopy(model).double()
+    try:
+        truth = _gradient(double, "fp64", loss, settings)
+    except RuntimeError:
+        return {EAGER: math.nan, PATCHED: math.nan}
+    found = {EAGER: _gradient(model, dtype, loss, settings)}
+    hcops.patch(model)
+    found[PATCHED] = _gradient(model, dtype, loss, settings)
+    return {way: ((gradient - truth).norm() / truth.norm()).item() for way, gradient in found.items()}
+
+
+def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:
+    """Return the concatenated gradient in float64."""
+    torch.manual_seed(settings.seed)
+    model.zero_grad(set_to_none=True)
+    with _precision(dtype):
+        value = loss(model, 1)
+    value.backward()  # type: ignore[no-untyped-call]
+    return torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def _precision(dtype: str) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "autocast")

@@ -1,0 +1,130 @@
+"""A network, and one variant of sampling with it, as built in a process.
+
+Legend: N rows, Z latent channels, h, w latent; D width.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dithc import diffusion
+from dithc.config import training
+from dithc.core.logging import problem
+from dithc.model import DiT, DiTConfig
+from dithc.sample.parallel import Denoiser, Team
+
+SEED, LABEL, TIMESTEP = 0, 7, 523
+TRAINED_STEPS = 1000
+Cache = training.FirstBlock | training.Taylor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Sampling task; `tokens` is a square number, and `guidance` 1 runs only the conditional branch."""
+
+    model: str
+    overrides: Mapping[str, Any]
+    tokens: int
+    dtype: Literal["fp32", "bf16"]
+    guidance: float
+    steps: int
+
+    def __str__(self) -> str:
+        guided = f"guidance {self.guidance:g}" if self.guidance != 1 else "without guidance"
+        return f"{self.tokens} tokens, {self.dtype}, {guided}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of the result."""
+        return {"tokens": self.tokens, "dtype": self.dtype, "guidance": self.guidance}
+
+    @property
+    def times(self) -> list[int]:
+        """Descending timesteps of an image, spaced as in diffusers' schedulers."""
+        return [TRAINED_STEPS // self.steps * step for step in reversed(range(self.steps))]
+
+
+def config_of(cell: Cell) -> DiTConfig:
+    """Return the network configuration of a cell without allocating weights."""
+    side = math.isqrt(max(cell.tokens, 0))
+    if cell.tokens < 1 or side * side != cell.tokens:
+        raise problem(
+            "bench sampling --tokens",
+            got=cell.tokens,
+            expected="square numbers, such as 256, 1024, 4096",
+            fix="correct --tokens",
+        )
+    with torch.device("meta"):
+        patch = DiT.from_preset(cell.model, **cell.overrides).config.patch_size
+        return DiT.from_preset(cell.model, **{**cell.overrides, "input_size": side * patch}).config
+
+
+def network(cell: Cell) -> DiT:
+    """Return the network of a cell with equal random weights in every process, including heads and gates."""
+    model, generator = DiT(config_of(cell)), torch.Generator().manual_seed(SEED)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            torch.nn.init.normal_(weight, std=model.config.hidden_size**-0.5, generator=generator)
+    return model.eval()
+
+
+class Ours:
+    """dithc's sampler on one or several ranks.
+
+    `ran` is the fraction of blocks that the last image computed with a cache; None without a cache.
+    """
+
+    def __init__(self, model: DiT, cell: Cell, team: Team, *, cache: Cache = None) -> None:
+        self._model, self._cell, self._team, self._cache = model, cell, team, cache
+        self._shape = (model.config.in_channels, *model.config.size)
+        self._over = team.over(model.config.num_tokens)
+        self._x = first_noise(self._shape)
+        self._denoiser = self._opened()
+        self.ran: float | None = None
+
+    def step(self) -> Tensor:
+        """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
+        return self._guided()(self._x, torch.tensor([TIMESTEP]))
+
+    def image(self) -> Tensor:
+        """Return an image before decoding: (1, Z, h, w) fp32."""
+        found = diffusion.sample(
+            "ddim",
+            denoise=self._guided(),
+            schedule=diffusion.Schedule.linear(TRAINED_STEPS),
+            steps=self._cell.steps,
+            shape=self._shape,
+            noise=[torch.Generator().manual_seed(SEED)],
+            times=self._cell.times,
+        )
+        if self._cache is not None:
+            run, of = self._denoiser.tally[:2].tolist()
+            self.ran = run / of
+        return found
+
+    def _guided(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the guided network with a new cache, which is valid for one sampling run."""
+        config = self._model.config
+        if self._cache is not None:
+            self._denoiser = self._opened()
+        labels = torch.tensor([LABEL % config.num_classes])
+        return diffusion.guided(self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance)
+
+    def _opened(self) -> Denoiser:
+        return Denoiser(
+            self._model,
+            bf16=self._cell.dtype == "bf16",
+            rows=self._team.rows,
+            tokens=self._team.tokens,
+            over=self._over,
+            cache=self._cache,
+        )
+
+
+def first_noise(shape: tuple[int, ...]) -> Tensor:
+    """Return the initial noise (1, Z, h, w) of an image."""
+    return torch.randn((1, *shape), generator=torch.Generator().manual_seed(SEED))

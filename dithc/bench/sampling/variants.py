@@ -1,0 +1,140 @@
+"""Table of the interleaved variants, and the processes that run them.
+
+Legend: R ranks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from dithc.bench.sampling import diffusers_pipeline
+from dithc.bench.sampling.runners import Cache, Cell, Ours
+from dithc.config import training
+from dithc.core.logging import UserError
+from dithc.model import DiT, DiTConfig
+from dithc.sample.parallel import Degrees, Team, Work, least
+
+Where = Literal["first", "every", "ranks", "alone"]
+"""Processes: the first rank, every rank independently, all ranks together, or the process with the cores of all ranks.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Variant of sampling or decoding, and the processes that run it.
+
+    Attributes:
+        what: description for the result.
+        where: processes that run it.
+        degrees: parallel degrees by number of ranks, for ranks that sample together.
+        cache: cache across the steps of an image; a single step is then not measured.
+    """
+
+    name: str
+    what: str
+    where: Where
+    degrees: Callable[[int], Degrees] | None = None
+    cache: Cache = None
+
+    def calls(self, ranks: int) -> int:
+        """Return the images or network evaluations per round."""
+        return ranks if self.where == "every" else 1
+
+    def build(self, model: DiT, cell: Cell, team: Team) -> Ours | diffusers_pipeline.Theirs:
+        """Build the variant in a process."""
+        return (
+            diffusers_pipeline.Theirs(model, cell)
+            if self.name == DIFFUSERS
+            else Ours(model, cell, team, cache=self.cache)
+        )
+
+    def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
+        """Return the reason why its degrees or cache do not fit a cell, or None."""
+        if self.cache is not None:
+            first = 1 if isinstance(self.cache, training.FirstBlock) else self.cache.warmup_steps
+            few = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
+            return few if cell.steps <= first else None
+        if self.degrees is None:
+            return None
+        degrees = self.degrees(ranks)
+        if degrees.size != ranks:
+            return f"{degrees} do not multiply to {ranks} ranks"
+        branches = 2 if cell.guidance != 1 else 1
+        work = Work.of(config, shards=[1], branches=branches)
+        try:
+            least(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
+        except UserError as error:
+            return str(error).splitlines()[1].rpartition(": ")[2]
+        return None
+
+
+BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
+CONTENDERS = (
+    Contender(
+        name=BASE,
+        what="one rank with its cores, other ranks idle: baseline of the speedups",
+        where="first",
+    ),
+    Contender(
+        name=WHOLE,
+        what="one process with the cores of all ranks: the alternative without partition",
+        where="alone",
+    ),
+    Contender(
+        name=CEILING,
+        what="one image per rank simultaneously, without communication: upper limit of the machine",
+        where="every",
+    ),
+    Contender(
+        name="cfg",
+        what="the two guidance branches in parallel; with more than two ranks, tokens in shared memory within each "
+        "branch; data combined in shared memory does not count as sent",
+        where="ranks",
+        degrees=lambda ranks: Degrees(cfg=2, shared=max(1, ranks // 2)),
+    ),
+    Contender(
+        name="shared-kv",
+        what="partitioned tokens, with keys and values in shared memory, which do not count as sent",
+        where="ranks",
+        degrees=lambda ranks: Degrees(shared=ranks),
+    ),
+    Contender(
+        name="ulysses",
+        what="partitioned tokens, by messages: during attention each rank has all tokens of some heads; messages of "
+        "a rank to itself count as sent",
+        where="ranks",
+        degrees=lambda ranks: Degrees(ulysses=ranks),
+    ),
+    Contender(
+        name="ring",
+        what="partitioned tokens, by messages: keys and values are passed along the ring; rounding differs from one "
+        "rank",
+        where="ranks",
+        degrees=lambda ranks: Degrees(ring=ranks),
+    ),
+    Contender(
+        name=DIFFUSERS,
+        what="diffusers' DiTPipeline with the same weights, one process with the cores of all ranks",
+        where="alone",
+    ),
+    Contender(
+        name="taylor-3",
+        what="one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
+        where="first",
+        cache=training.Taylor(kind="taylor", interval=3, order=1),
+    ),
+    Contender(
+        name="first-block",
+        what="one rank, approximate: the first block runs in every step, the other blocks if its contribution "
+        "changed by 5 %",
+        where="first",
+        cache=training.FirstBlock(kind="first-block"),
+    ),
+)
+NORMAL = tuple(one.name for one in CONTENDERS if one.name != DIFFUSERS)
+"""Names of all variants that need no other library."""
+
+
+def named(names: Sequence[str]) -> list[Contender]:
+    """Return the variants with these names in table order."""
+    return [contender for contender in CONTENDERS if contender.name in names]

@@ -1,0 +1,241 @@
+"""Published scaling of the paper, and its reproduction from the paper's own inputs.
+
+Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described
+machine. Two models explain the same points with two fitted numbers each: the computing time on 1 node, and one more on
+2, 4 and 8 nodes. All larger node counts are predictions:
+
+- `exposed`, the reproduction: pass durations follow the authors' profile. The backward pass cannot hide their ring over
+  all ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
+- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks determines the time.
+  Fitted: the spread of ranks. The time grows too fast beyond 64 nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+from scipy.optimize import brentq, minimize_scalar
+
+from dithc.bench.simulate.links import Links
+from dithc.bench.simulate.scaling import Computing, Method, Scenario, efficiencies, point_row
+from dithc.bench.simulate.workload import Model
+
+MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
+# The authors' logs: seconds of step 10 by nodes, with the kernels that the paper calls GEMM-optimised.
+LOGGED_SECONDS = {1: 17.37, 2: 17.80, 4: 18.50, 8: 18.40, 16: 18.51, 32: 18.92, 64: 19.00}
+FITTED_NODES = (2, 4, 8)
+# Table 3: a step on one node with "our GEMM". Section 5.7: weak scaling of that configuration, with 1,024 ranks.
+GEMM_SECONDS, NODES_OF_EFFICIENCY, EFFICIENCY = 16.14, 256, 0.906
+# Table 2: seconds of a step on one node by model and images, CFTP, tuned. Section 5.6: 3,584 images on 32 nodes, tuned.
+TUNED_SECONDS = {
+    "DiT-XL/2": {112: 13.18, 224: 29.15},
+    "DiT-L/2": {112: 9.92, 224: 22.88},
+    "DiT-B/2": {112: 3.97, 224: 9.75},
+    "DiT-S/2": {112: 2.48, 224: 3.83},
+}
+TUNED_NODES, TUNED_SECONDS_THERE = 32, 13.5
+# Section 5.7.
+GLOBAL_BATCHES = (448, 3072, 16384)
+# The authors' profile: AdamW takes 0.19 s per step; linear layers 35.3% forward, 39.0% backward, GELU 2.5 and 5.8%; a
+# bucket of 50.7 MB takes 0.27 to 0.49 s on one node, over cards, not shared memory, in steps of 34.5 s (0.19 s are
+# 0.55% of a step).
+OPTIMIZER_SECONDS, BUCKET_BYTES, BUCKET_SECONDS, PROFILED_STEP_SECONDS = 0.19, 50_700_000, (0.27, 0.49), 34.5
+PROFILED_FORWARD_SHARE = (35.3 + 2.5) / (35.3 + 2.5 + 39.0 + 5.8)
+# The spread of ranks for which dithc's exchange loses as much as the tuned version on 32 nodes; the default on this
+# machine.
+SPREAD = 0.013
+
+# Their log: 675,129,632 numbers reach the 4 ranks of a node in 10.8 s, over two hops if the tree is binomial.
+BROADCAST_BANDWIDTH = 2 * 4 * 675_129_632 / 10.8
+
+AUTHORS = Method(
+    label="DiT-HC's exchange",
+    collective="ring",
+    shares_memory=False,
+    bucket_bytes=BUCKET_BYTES,
+)
+OURS = Method(label="dithc's exchange")
+OURS_BF16 = Method(label="dithc's exchange, bf16 wire", wire="bf16")
+LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
+# Bounds and resolution of the fits.
+LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
+MOST_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
+CORE_BANDWIDTHS, BANDWIDTH_DIGIT = (0.2e9, 2e9), 1e6
+
+Explanation = Literal["exposed", "stragglers"]
+EXPLANATIONS: tuple[Explanation, ...] = ("exposed", "stragglers")
+REPRODUCTION: Explanation = "exposed"
+
+
+def is_of_the_paper(model_name: str) -> bool:
+    """Return whether a described machine is the paper's."""
+    return model_name.startswith("LX2")
+
+
+def published_curves(model: Model) -> list[dict[str, Any]]:
+    """Return the printed and logged curves of XL/2. The text has no further numbers of figures 10 and 11."""
+
+    def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
+        points = [
+            point_row(
+                model,
+                nodes=nodes,
+                ranks=nodes * RANKS_PER_NODE,
+                images=IMAGES_PER_NODE * nodes,
+                seconds=value,
+                efficiency=seconds[1] / value,
+                exposed_seconds=None,
+            )
+            for nodes, value in seconds.items()
+        ]
+        head = {"label": label, "kind": "published", "model": MODEL, "mode": "weak", "global_batch": None}
+        return {**head, "source": source, "points": points}
+
+    at_256 = {1: GEMM_SECONDS, NODES_OF_EFFICIENCY: GEMM_SECONDS / EFFICIENCY}
+    tuned = {1: TUNED_SECONDS[MODEL][IMAGES_PER_NODE], TUNED_NODES: TUNED_SECONDS_THERE}
+    return [
+        curve("DiT-HC, authors' logs", "the authors' public logs, step 10", LOGGED_SECONDS),
+        curve(
+            "DiT-HC, GEMM-optimised",
+            "arXiv:2601.01500, table 3 and section 5.7; the seconds on 256 nodes follow from the efficiency",
+            at_256,
+        ),
+        curve("DiT-HC, tuned", "arXiv:2601.01500, table 2 and section 5.6", tuned),
+    ]
+
+
+def fit(start: Scenario, explanation: Explanation) -> Scenario:
+    """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
+
+    def candidate(value: float) -> Scenario:
+        if explanation == "stragglers":
+            return _with_seconds(replace(start, computing=replace(start.computing, spread=value)))
+        computing = replace(start.computing, forward_share=PROFILED_FORWARD_SHARE)
+        return _with_seconds(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
+
+    def error(value: float) -> float:
+        tried = candidate(value)
+        return sum((tried.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
+
+    bounds = (0.0, MOST_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
+    digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
+    best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit})
+    return candidate(float(best.x))
+
+
+def _with_seconds(start: Scenario) -> Scenario:
+    """Return the scenario whose step on 1 node takes the logged time."""
+
+    def of(seconds: float) -> Scenario:
+        return replace(start, computing=replace(start.computing, seconds=seconds))
+
+    def beyond(seconds: float) -> float:
+        return of(seconds).point(1).seconds - LOGGED_SECONDS[1]
+
+    return of(float(brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
+
+
+def reproduce(model: Model, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
+    """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
+    computing = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
+    start = Scenario(
+        model=model,
+        method=AUTHORS,
+        computing=computing,
+        links=links,
+        ranks_per_node=RANKS_PER_NODE,
+        steps=steps,
+        seed=seed,
+    )
+    found = {name: fit(start, name) for name in EXPLANATIONS}
+    best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
+    tuned = replace(start, computing=best)
+    curves = published_curves(model)
+
+    def add(method: Method, scenario: Scenario, name: str, **scaling: Any) -> None:
+        shown = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
+        curves.extend(shown.curves(nodes, **scaling))
+
+    for name in EXPLANATIONS:
+        for method in (AUTHORS, OURS):
+            add(method, found[name], name)
+    for method in (OURS, OURS_BF16):
+        add(method, tuned, "tuned kernels")
+    for batch in GLOBAL_BATCHES:
+        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch=batch)
+        add(OURS, tuned, "tuned kernels", mode="strong", global_batch=batch)
+    return {
+        "curves": curves,
+        "validation": {
+            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in found.items()
+        },
+        "inputs": {
+            **{name: _inputs(one) for name, one in (*found.items(), ("tuned kernels", tuned))},
+            "fitted": {
+                "exposed": "computing.seconds on 1 node, core_byte on 2, 4 and 8",
+                "stragglers": "computing.seconds on 1 node, computing.spread on 2, 4 and 8",
+                "tuned kernels": f"computing.spread on {TUNED_NODES} nodes; seconds are table 2's",
+            },
+            "published": {
+                "logged_seconds": LOGGED_SECONDS,
+                "efficiency": {NODES_OF_EFFICIENCY: EFFICIENCY},
+                "bucket_bytes": BUCKET_BYTES,
+                "optimizer_seconds": OPTIMIZER_SECONDS,
+                "profiled_forward_share": PROFILED_FORWARD_SHARE,
+                "source": "arXiv:2601.01500 and its authors' public logs",
+            },
+            "strong_scaling": "figure 11 prints no numbers to compare with; kernels are assumed equally fast with few images",
+        },
+    }
+
+
+def _inputs(found: Scenario) -> dict[str, Any]:
+    return {"computing": asdict(found.computing), "links": asdict(found.links)}
+
+
+def _validation(found: Scenario) -> dict[str, Any]:
+    points = [found.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
+    rows = []
+    for point in points[:-1]:
+        published = LOGGED_SECONDS[point.nodes]
+        error = point.seconds / published - 1
+        row = {"nodes": point.nodes, "published": published, "simulated": point.seconds, "error": error}
+        use = "fitted" if point.nodes in (1, *FITTED_NODES) else "predicted"
+        rows.append({**row, "use": use, "within": abs(error) <= LARGEST_ERROR})
+    efficiency = efficiencies(points)[-1]
+    return {
+        "seconds": rows,
+        "efficiency": {
+            "nodes": NODES_OF_EFFICIENCY,
+            "published": EFFICIENCY,
+            "simulated": efficiency,
+            "error_points": 100 * (efficiency - EFFICIENCY),
+            "use": "predicted",
+            "within": abs(efficiency - EFFICIENCY) <= LARGEST_ERROR_OF_EFFICIENCY,
+        },
+        "checks": _checks(found),
+    }
+
+
+def _checks(found: Scenario) -> dict[str, Any]:
+    """Compare published numbers that neither the fit nor a bound uses."""
+    slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
+    tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
+    there = replace(found, method=OURS, computing=tuned).points([1, TUNED_NODES])
+    return {
+        "bytes a second of a communication core": {
+            "published": (BROADCAST_BANDWIDTH,),
+            "simulated": 1 / found.links.core_byte,
+            "note": "published: the authors' broadcast, as two hops; given to `stragglers`, fitted in `exposed`",
+        },
+        "seconds of a bucket in the authors' profile": {
+            "published": BUCKET_SECONDS,
+            "simulated": replace(found, computing=slower).point(1).wait_of_bucket,
+            "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
+        },
+        f"efficiency of the tuned version on {TUNED_NODES} nodes": {
+            "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_THERE,),
+            "simulated": efficiencies(there)[-1],
+            "note": "with dithc's exchange instead of the authors' later version",
+        },
+    }

@@ -1,0 +1,163 @@
+"""Prediction of sampling time on a machine with any number of nodes, for all partitions over ranks.
+
+`dithc sample` uses the same formulas (`dithc.sample.parallel.planner`). FLOP/s of a rank come from the training step. The
+decoder defaults to Stable Diffusion's, distributed by rows over the ranks of an image.
+
+T tokens, p side of a patch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dithc.bench.simulate.links import Links
+from dithc.bench.simulate.simulation import Settings, computing_of, described
+from dithc.engine.hardware import Machine, description
+from dithc.model import DiT, flops_per_image
+from dithc.sample.parallel import Degrees, Work, planner
+
+LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
+# Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
+DECODER_MACS, DECODER_CHANNELS = 4.73e6, 512
+TERA = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Sampling task, described by `dithc simulate --help`."""
+
+    images: int = 1
+    size: int = 256
+    steps: int = 50
+    guided: bool = True
+    bandwidth: float | None = None
+    flops: float | None = None
+    half_tokens: float = 16.0
+    decode_tflop: float | None = None
+    shown: int = 8
+
+
+def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
+    """Return the choices on each number of nodes for JSON."""
+    machine = description.read(settings.machine)
+    Links.of(machine)  # raises if the network is missing
+    ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
+    curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
+    return {
+        "machine": described(settings, machine, ranks_a_node),
+        "sampling": asdict(sampling),
+        "curves": curves,
+    }
+
+
+def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machine, ranks_a_node: int) -> dict[str, Any]:
+    with torch.device("meta"):
+        config = DiT.from_preset(name, input_size=sampling.size // LATENT_SIDE).config
+    flops, source = sampling.flops, "given"
+    if flops is None:
+        step, source = computing_of(settings, machine, name)
+        with torch.device("meta"):
+            trained = flops_per_image(DiT.from_preset(name).config)
+        flops = trained.training_total * step.images / step.seconds / ranks_a_node
+    shards = [min(SHARD_IMAGES, sampling.images - at) for at in range(0, sampling.images, SHARD_IMAGES)]
+    branches = 1 + sampling.guided
+    work = Work.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
+    decoding = (_decoder_tflop(sampling.size) if sampling.decode_tflop is None else sampling.decode_tflop) * TERA
+    rates = planner.described(
+        machine,
+        ranks_a_node=ranks_a_node,
+        bandwidth=sampling.bandwidth,
+        flops=flops,
+        half_tokens=sampling.half_tokens,
+        decoding=decoding / flops,
+    )
+    points = []
+    for nodes in sorted(set(settings.nodes)):
+        costs = planner.Costs(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
+        points.append(_point(planner.choose(costs), nodes=nodes, shown=sampling.shown))
+    return {
+        "model": name,
+        "tokens": work.tokens,
+        "row_flops": work.row_flops,
+        "rates": asdict(rates),
+        "source_of_flops": source,
+        "seconds_alone": points[0]["seconds"] * points[0]["speedup"],
+        "points": points,
+    }
+
+
+def _point(chosen: planner.Chosen, *, nodes: int, shown: int) -> dict[str, Any]:
+    best, costs = chosen.best, chosen.costs
+    return {
+        "nodes": nodes,
+        "ranks": costs.ranks,
+        "degrees": asdict(best.degrees),
+        "seconds": best.seconds,
+        "exchange_seconds": best.exchange,
+        "speedup": best.speedup,
+        "share_of_ideal": best.ideal,
+        "legal": len(chosen.legal),
+        "refused": len(chosen.refused),
+        "choices": [
+            {"degrees": asdict(one.degrees), "seconds": one.seconds, "exchange_seconds": one.exchange}
+            for one in chosen.legal[:shown]
+        ],
+        "why": chosen.why(),
+        "table": chosen.table(shown).split("\n"),
+    }
+
+
+def _decoder_tflop(size: int) -> float:
+    places = (size // LATENT_SIDE) ** 2
+    return (2 * DECODER_MACS * size**2 + 4 * DECODER_CHANNELS * places**2) / TERA
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Format the best choice per number of nodes, and all choices for one number.
+
+    The second table is for the fewest sufficient nodes.
+    """
+    what, machine = result["sampling"], result["machine"]
+    lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks per node"]
+    for curve in result["curves"]:
+        rates = curve["rates"]
+        lines += [
+            "",
+            f"{what['images']} image(s) of {what['size']} pixels ({curve['model']}, {curve['tokens']} tokens, "
+            f"{what['steps']} steps, {'guided' if what['guided'] else 'one branch'}, decoded): "
+            f"{curve['seconds_alone']:.4g} s on one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
+            f"half of it with {rates['half_tokens']:g} tokens (assumed)",
+            f"messages: {rates['inside']['bandwidth'] / 1e9:.3g} GB/s in a node, {rates['between']['bandwidth'] / 1e9:.3g} GB/s "
+            f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
+            "  nodes   ranks    seconds  exchange  speed-up  of ideal  degrees",
+        ]
+        points, further = _told(curve["points"])
+        for point in points:
+            said = Degrees(**point["degrees"])
+            exchange = point["exchange_seconds"] / point["seconds"]
+            lines.append(
+                f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.4g} {exchange:9.1%} {point['speedup']:9.4g} "
+                f"{point['share_of_ideal']:9.1%}  {said}"
+            )
+        if further:
+            last = points[-1]
+            lines.append(f"  {last['ranks']} ranks are enough: {_nodes(further)} take the same {last['seconds']:.4g} s")
+        lines += ["", f"on {points[-1]['ranks']} ranks:", *points[-1]["table"]]
+    return "\n".join(lines)
+
+
+def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Split the points after the first from which more nodes change nothing."""
+    last = points[-1]
+    same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
+    enough = len(points) - 1
+    while enough > 0 and same[enough - 1]:
+        enough -= 1
+    return points[: enough + 1], points[enough + 1 :]
+
+
+def _nodes(points: Sequence[Mapping[str, Any]]) -> str:
+    numbers = [str(point["nodes"]) for point in points]
+    return f"{', '.join(numbers)} nodes"

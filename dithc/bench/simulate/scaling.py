@@ -1,0 +1,231 @@
+"""Steps on increasing numbers of nodes: method of exchange, computing time, stragglers, and the resulting curves."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from dithc.bench.simulate.events import Plan, simulate_step
+from dithc.bench.simulate.links import Collective, Layout, Links, Wire, all_reduce_seconds
+from dithc.bench.simulate.workload import FORWARD_SHARE, Model, buckets_of
+from dithc.core.logging import logger, problem
+
+log = logger(__name__)
+
+Mode = Literal["weak", "strong"]
+# A communication thread on a core of the compute team halves the speed of that core's part of every operation, and the
+# team waits for it.
+SHARED_CORE_SLOWDOWN = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Method of gradient exchange.
+
+    Attributes:
+        label: name of the curve.
+        collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
+        shares_memory: whether ranks of a node exchange through memory.
+        bucket_bytes: maximum bucket size; None for the rule of dithc.engine.comm.
+        overlaps: whether sums begin during the backward pass.
+        communication_core: whether communication threads have their own cores.
+        zero1: whether sums end as shards and the next forward pass gathers the weights.
+    """
+
+    label: str
+    collective: Collective = "hierarchical"
+    wire: Wire = "fp32"
+    shares_memory: bool = True
+    bucket_bytes: int | None = None
+    overlaps: bool = True
+    communication_core: bool = True
+    zero1: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """Computing time of a rank of average speed in a step, without exchange.
+
+    Attributes:
+        seconds: time of a step with `images` on a node.
+        fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
+        forward_share: share of the forward pass in both passes.
+        spread: standard deviation of the log of a rank's speed in a step.
+    """
+
+    seconds: float
+    images: int
+    fixed_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+    forward_share: float = FORWARD_SHARE
+    spread: float = 0.0
+
+    def seconds_of(self, images: float) -> float:
+        """Return seconds of a step with this many images on a node."""
+        fixed = max(self.fixed_seconds, self.optimizer_seconds)
+        return fixed + (self.seconds - fixed) * images / self.images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Result on one number of nodes: means over the steps, ranks and images over all nodes.
+
+    Attributes:
+        exposed_seconds: part of `seconds` in which all ranks wait for sums.
+        straggling_seconds: part in which the slowest rank computes longer than an average rank.
+        exchange_seconds: time with an active sum.
+        wait_of_bucket: mean seconds of an average rank inside the sum of a bucket.
+    """
+
+    nodes: int
+    ranks: int
+    images: int
+    seconds: float
+    exposed_seconds: float
+    straggling_seconds: float
+    exchange_seconds: float
+    wait_of_bucket: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Training of a model on any number of nodes; each point is the mean of `steps`, with stragglers from `seed`."""
+
+    model: Model
+    method: Method
+    computing: Computing
+    links: Links
+    ranks_per_node: int
+    steps: int = 1
+    seed: int = 0
+
+    def plan(self, *, nodes: int, images_per_node: float) -> tuple[Plan, float]:
+        """Return the plan of a step, and the seconds of weight gathering (zero1) beyond the forward pass."""
+        method, computing = self.method, self.computing
+        layout = Layout(nodes=nodes, ranks_per_node=self.ranks_per_node, shares_memory=method.shares_memory)
+        buckets = buckets_of(self.model.gradients, bucket_bytes=method.bucket_bytes) if layout.ranks > 1 else ()
+        link: dict[str, Any] = {"layout": layout, "links": self.links, "wire": method.wire}
+        exchange = [all_reduce_seconds(bucket.size, collective=method.collective, **link) for bucket in buckets]
+        seconds, optimizer = computing.seconds_of(images_per_node), computing.optimizer_seconds
+        forward = (seconds - optimizer) * computing.forward_share
+        backward = seconds - optimizer - forward
+        gathering = 0.0
+        if method.zero1:  # the two halves of an all-reduce move the same bytes
+            exchange = [half / 2 for half in exchange]
+            optimizer /= layout.ranks
+            gathering = max(0.0, sum(exchange) - forward)
+        plan = Plan(
+            before=optimizer + forward,
+            ready=tuple(backward * bucket.ready_share for bucket in buckets),
+            backward=backward,
+            exchange=tuple(exchange),
+            overlaps=method.overlaps,
+            slowdown=1.0 if method.communication_core else SHARED_CORE_SLOWDOWN,
+        )
+        return plan, gathering
+
+    def point(self, nodes: int, images: int | None = None) -> Point:
+        """Simulate steps on a number of nodes.
+
+        `images` is the number per step over all ranks, by default the measured number per node. The fullest rank has
+        images / ranks, rounded up.
+        """
+        ranks = nodes * self.ranks_per_node
+        images = self.computing.images * nodes if images is None else images
+        if images < ranks:
+            expected = f"at least one per rank for {ranks} ranks"
+            raise problem("images per step", got=images, expected=expected, fix="use fewer nodes")
+        plan, gathering = self.plan(nodes=nodes, images_per_node=math.ceil(images / ranks) * self.ranks_per_node)
+        draws = largest_draws(ranks, steps=self.steps, seed=self.seed)
+        slowest = [math.exp(self.computing.spread * draw) for draw in draws]
+        steps = [simulate_step(plan, [factor, min(1.0, factor)]) for factor in slowest]  # plus an average rank
+        return Point(
+            nodes=nodes,
+            ranks=ranks,
+            images=images,
+            seconds=fmean(step.seconds for step in steps) + gathering,
+            exposed_seconds=fmean(step.exposed_seconds for step in steps) + gathering,
+            straggling_seconds=fmean((plan.before + plan.backward) * (factor - 1) for factor in slowest),
+            exchange_seconds=sum(plan.exchange) * (2 if self.method.zero1 else 1),
+            wait_of_bucket=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
+        )
+
+    def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None) -> list[Point]:
+        """Return a point per number of nodes. Log and omit counts with fewer images than ranks."""
+        points = []
+        for count in sorted(set(nodes)):
+            images = self.computing.images * count if mode == "weak" else global_batch or 0
+            if images < count * self.ranks_per_node:
+                log.warning("skipping %d nodes: %d images for %d ranks", count, images, count * self.ranks_per_node)
+                continue
+            points.append(self.point(count, images))
+        return points
+
+    def curves(
+        self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the simulated curve for JSON, or no curve without points."""
+        points = self.points(nodes, mode=mode, global_batch=global_batch)
+        rows = [
+            point_row(
+                self.model,
+                nodes=point.nodes,
+                ranks=point.ranks,
+                images=point.images,
+                seconds=point.seconds,
+                efficiency=efficiency,
+                exposed_seconds=point.exposed_seconds,
+            )
+            | {
+                "straggling_seconds": point.straggling_seconds,
+                "exchange_seconds": point.exchange_seconds,
+                "wait_of_bucket_seconds": point.wait_of_bucket,
+            }
+            for point, efficiency in zip(points, efficiencies(points), strict=True)
+        ]
+        head: dict[str, Any] = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
+        head |= {"global_batch": global_batch, "method": asdict(self.method)}
+        return [{**head, "points": rows}] if rows else []
+
+
+def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
+    """Return per step the largest of R normal draws; for a given seed it grows with R.
+
+    The largest of R draws is below x with probability F(x)^R for R ranks, so that one uniform number per step is sufficient. The
+    numbers of the steps are stratified over [0, 1), so that the mean of few steps approximates the mean of many.
+    """
+    uniform = (np.arange(steps) + np.random.default_rng(seed).random(steps)) / steps
+    return [float(value) for value in ndtri(uniform ** (1 / ranks))]
+
+
+def efficiencies(points: Sequence[Point]) -> list[float]:
+    """Return images per second and node, relative to the fewest nodes."""
+    rates = [point.images / point.seconds / point.nodes for point in points]
+    return [rate / rates[0] for rate in rates]
+
+
+def point_row(
+    model: Model,
+    *,
+    nodes: int,
+    ranks: int,
+    images: int,
+    seconds: float,
+    efficiency: float,
+    exposed_seconds: float | None,
+) -> dict[str, Any]:
+    """Return a point of a curve for JSON; `linear_flops_per_second` omits attention."""
+    return {
+        "nodes": nodes,
+        "ranks": ranks,
+        "seconds": seconds,
+        "efficiency": efficiency,
+        "exposed_seconds": exposed_seconds,
+        "flops_per_second": model.flops.training_total * images / seconds,
+        "linear_flops_per_second": model.flops.training_linear * images / seconds,
+        "images_per_step": images,
+    }

@@ -1,0 +1,230 @@
+"""Simulation from settings to curves: machine, step time, methods; and the table of results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.bench.simulate import paper_scaling
+from dithc.bench.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
+from dithc.bench.simulate.measured_step import measured_curve, read_measured
+from dithc.bench.simulate.scaling import Computing, Method, Mode, Scenario
+from dithc.bench.simulate.workload import describe_model
+from dithc.core.logging import logger, problem
+from dithc.engine.hardware import Machine, description
+
+log = logger(__name__)
+
+PETA = 1e15
+MEGA = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a simulation, described by `dithc simulate --help`."""
+
+    machine: Path
+    models: tuple[str, ...] = (paper_scaling.MODEL,)
+    nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    mode: Mode = "weak"
+    global_batches: tuple[int, ...] = paper_scaling.GLOBAL_BATCHES
+    step: float | Path | None = None
+    images_per_node: int | None = None
+    ranks_per_node: int | None = None
+    collectives: tuple[Collective, ...] = ("hierarchical",)
+    wires: tuple[Wire, ...] = ("fp32",)
+    bucket_mb: float | None = None
+    overlaps: bool = True
+    communication_core: bool = True
+    zero1: bool = False
+    spread: float | None = None
+    fixed_seconds: float = 0.0
+    steps: int = 32
+    seed: int = 0
+    reproduces_paper: bool = False
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Run the simulation and return its result for JSON."""
+    _check(settings)
+    machine = description.read(settings.machine)
+    ranks = settings.ranks_per_node or max(1, machine.num_dies)
+    links = Links.of(machine)
+    result: dict[str, Any] = {"machine": described(settings, machine, ranks)}
+    models = [describe_model(name) for name in settings.models]
+    inputs: dict[str, Any] = {
+        "settings": {
+            name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()
+        },
+        "models": {
+            model.name: {
+                "gradient_bytes": model.gradient_bytes,
+                "flops_per_image": {name: getattr(model.flops, name) for name in ("training_total", "training_linear")},
+            }
+            for model in models
+        },
+    }
+    if settings.reproduces_paper:
+        _check_paper(settings, machine, ranks)
+        found = paper_scaling.reproduce(
+            models[0], links, nodes=settings.nodes, steps=settings.steps, seed=settings.seed
+        )
+        return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
+    curves = []
+    for model in models:
+        computing, source = computing_of(settings, machine, model.name)
+        inputs["models"][model.name] |= {"computing": asdict(computing), "source_of_computing": source}
+        scenario = {"model": model, "computing": computing, "links": links, "ranks_per_node": ranks}
+        curves += _curves(settings, scenario)
+    return {**result, "curves": curves, "inputs": inputs}
+
+
+def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
+    """Return the facts of a machine with a network for JSON."""
+    assert machine.network is not None
+    return {
+        "description": str(settings.machine),
+        "model_name": machine.model_name,
+        "ranks_per_node": ranks_per_node,
+        "network": asdict(machine.network),
+    }
+
+
+def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
+    batches = [None] if settings.mode == "weak" else list(settings.global_batches)
+    curves: list[dict[str, Any]] = []
+    for method in _methods(settings):
+        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
+        for batch in batches:
+            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch=batch)
+    if not curves:
+        raise problem(
+            "no point can be simulated",
+            got=f"{settings.nodes} nodes for {settings.global_batches} images",
+            expected="at least one image per rank",
+            fix="set fewer nodes or more images",
+        )
+    if isinstance(settings.step, Path) and settings.mode == "weak":
+        model = scenario["model"]
+        curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
+    return curves
+
+
+def _methods(settings: Settings) -> list[Method]:
+    methods = []
+    common = {
+        "bucket_bytes": int(settings.bucket_mb * MEGA) if settings.bucket_mb else None,
+        "overlaps": settings.overlaps,
+        "communication_core": settings.communication_core,
+        "zero1": settings.zero1,
+    }
+    notes = [
+        *([] if settings.overlaps else ["after the backward pass"]),
+        *([] if settings.communication_core else ["no core for communication"]),
+        *(["ZeRO-1"] if settings.zero1 else []),
+    ]
+    for collective in settings.collectives:
+        for wire in settings.wires if collective == "hierarchical" else ("fp32",):
+            label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
+            methods.append(Method(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
+    return methods
+
+
+def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
+    """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
+    is_paper = paper_scaling.is_of_the_paper(machine.model_name)
+    spread = settings.spread if settings.spread is not None else paper_scaling.SPREAD if is_paper else 0.0
+    images = settings.images_per_node or paper_scaling.IMAGES_PER_NODE
+    if isinstance(settings.step, Path):
+        measured = read_measured(settings.step, model)
+        seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
+        if settings.images_per_node not in (None, images):
+            raise problem(
+                "--images-per-node with a measured step",
+                got=settings.images_per_node,
+                expected=f"{images}, from {settings.step}",
+                fix="remove --images-per-node",
+            )
+    elif settings.step is not None:
+        seconds, source = settings.step, "given"
+    else:
+        known = paper_scaling.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
+        if known is None:
+            raise problem(
+                f"step time of {model} with {images} images on a node of {machine.model_name!r}",
+                got="no step time",
+                expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
+                f"DiT-S/2 to XL/2 with {paper_scaling.IMAGES_PER_NODE} or 224 images on LX2",
+                fix="add --step",
+            )
+        seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
+    if settings.fixed_seconds >= seconds:
+        expected = f"less than the step of {seconds:g} s"
+        raise problem("--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds")
+    log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
+    return Computing(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
+
+
+def _check(settings: Settings) -> None:
+    def refuse(what: str, got: object, expected: str) -> None:
+        raise problem(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
+
+    for option, names, known in (
+        ("--collectives", settings.collectives, COLLECTIVES),
+        ("--wire", settings.wires, tuple(WIRE_BYTES)),
+    ):
+        if not names or not set(names) <= set(known):
+            refuse(option, names, f"of {', '.join(known)}")
+    if isinstance(settings.step, float | int) and len(settings.models) > 1:
+        refuse(
+            "--step",
+            f"{settings.step} for {', '.join(settings.models)}",
+            "seconds of one model, or a file with a step of each",
+        )
+    if not settings.models or len(set(settings.models)) < len(settings.models):
+        refuse("--models", ",".join(settings.models), "presets, each once")
+
+
+def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
+    given = (settings.models, paper_scaling.is_of_the_paper(machine.model_name), ranks)
+    if given != ((paper_scaling.MODEL,), True, paper_scaling.RANKS_PER_NODE):
+        raise problem(
+            "--reproduce-paper",
+            got=f"{', '.join(settings.models)}, {ranks} ranks per node of {machine.model_name}",
+            expected=f"{paper_scaling.MODEL}, {paper_scaling.RANKS_PER_NODE} ranks per node of LX2",
+            fix="remove --models and --ranks-per-node, and use profiles/machines/lx2.yaml",
+        )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Format every curve, and the comparison with published points."""
+    lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks per node"]
+    for curve in result["curves"]:
+        batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""
+        lines += ["", f"{curve['kind']}: {curve['label']} ({curve['model']}, {curve['mode']}{batch})"]
+        lines.append("  nodes   ranks    seconds  efficiency  exposed s     PFLOP/s  linear only")
+        for point in curve["points"]:
+            exposed = "-" if point["exposed_seconds"] is None else f"{point['exposed_seconds']:.3f}"
+            lines.append(
+                f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.3f} {point['efficiency']:11.1%} {exposed:>10}"
+                f"  {point['flops_per_second'] / PETA:10.4g}   {point['linear_flops_per_second'] / PETA:10.4g}"
+            )
+    for name, validation in result.get("validation", {}).items():
+        lines += ["", f"published against simulated ({name}):", *_comparison(validation)]
+    return "\n".join(lines)
+
+
+def _comparison(validation: Mapping[str, Any]) -> Sequence[str]:
+    lines = [
+        f"  {row['nodes']:4d} nodes  {row['published']:6.2f} s  {row['simulated']:6.2f} s  {row['error']:+6.1%}  {row['use']}"
+        for row in validation["seconds"]
+    ]
+    at = validation["efficiency"]
+    lines.append(
+        f"  {at['nodes']:4d} nodes  {at['published']:6.1%}    {at['simulated']:6.1%}   {at['error_points']:+5.1f} points"
+        f"  {at['use']}"
+    )
+    for name, check in validation["checks"].items():
+        published = " to ".join(f"{value:.3g}" for value in check["published"])
+        lines.append(f"  {name}: published {published}, simulated {check['simulated']:.3g} ({check['note']})")
+    return lines

@@ -1,0 +1,201 @@
+"""Plan of a comparison: an experiment with the compared runs and their evaluations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar
+
+from dithc.bench.environment import require_among
+from dithc.config import Experiment, training
+from dithc.core.artifacts import digest
+from dithc.core.logging import problem
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+PARTS = 8  # steps are a multiple of it, so that every share is an integer
+CALIBRATION_ROUNDS = 2
+OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
+OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # these do not affect the time per step
+SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
+SAME_TILES = ("source", "tiles", "split", "rendering")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Comparison of training runs.
+
+    Attributes:
+        base: experiment that contains the compared runs.
+        baseline: run to compare with.
+        candidates: runs to compare with `baseline`; the baseline's own name is allowed and trains with other seeds.
+        seeds: seeds of the runs.
+        evaluation: evaluation of `base` that defines sampling and scoring. A variant that needs another sampler has a
+            separate evaluation, with the same images, real tiles and extractor.
+        environment: digest of the environment of the timed steps.
+    """
+
+    base: Experiment
+    baseline: str
+    candidates: tuple[str, ...]
+    seeds: tuple[int, ...]
+    evaluation: str
+    environment: str = ""
+
+    calibration_steps: ClassVar[int] = 24
+
+    def __post_init__(self) -> None:
+        require_among("runs of the comparison", self.contenders, self.base.runs)
+        require_among("evaluations of the comparison", [self.evaluation], self.base.evaluations)
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
+            raise problem(
+                "seeds and candidates of the comparison",
+                got=f"seeds {list(self.seeds)}, candidates {list(self.candidates)}",
+                expected="at least one of each, and no seed twice",
+                fix="correct --seeds and --candidates",
+            )
+        for name in self.contenders:
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        """Check that a variant and the baseline have the same evaluation and tiles."""
+        run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
+        data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
+        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
+        differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
+        if run.init is not None:
+            differing.append(f"start: it continues run {run.init}, without the time of that run")
+        if differing:
+            raise problem(
+                f"variant {name}",
+                got=f"another {', another '.join(differing)} than {self.baseline}",
+                expected="the same tiles, number of samples and real images",
+                fix="correct the experiment file, or compare other runs",
+            )
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Baseline, then candidates."""
+        return (self.baseline, *(name for name in self.candidates if name != self.baseline))
+
+    @property
+    def pairs(self) -> list[tuple[str, str, int, int]]:
+        """Compared pairs: candidate, label, seed of the baseline and seed of the candidate."""
+        after = max(self.seeds) + 1
+        return [
+            (name, "again" if name == self.baseline else name, seed, seed + after if name == self.baseline else seed)
+            for name in self.candidates
+            for seed in self.seeds
+        ]
+
+    @property
+    def trainings(self) -> list[tuple[str, int]]:
+        """Distinct runs and seeds, with compared runs adjacent."""
+        found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
+        return list(found)
+
+    def identity(self, name: str) -> str:
+        """Return the digest of every fact that determines a variant's seconds per step."""
+        run = self.base.runs[name]
+        data = self.base.datasets[run.dataset]
+        settings = (run, data, self.base.codecs[data.codec], self.base.machine)
+        content = [one.model_dump(mode="json", exclude_defaults=True) for one in settings]
+        content[0] = {key: value for key, value in content[0].items() if key not in OF_NO_TIME}
+        return digest([*content, self.environment])
+
+    def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
+        """Return the names of the short runs that time a variant interleaved with `beside`; identical steps share one
+        run.
+        """
+        group = digest(sorted({self.identity(one) for one in beside}))
+        return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
+
+    def calibration(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the experiment of short interleaved runs that measure step times."""
+        runs: dict[str, Any] = {}
+        for number in range(CALIBRATION_ROUNDS):
+            for name in names:
+                run = self._run(name, seed=number, steps=self.calibration_steps)
+                # The schedule does not affect the time, and may require more steps.
+                runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
+        return self._experiment(runs, {})
+
+    def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
+        """Return the experiment to evaluate, with `steps` per variant, multiples of 8."""
+        runs: dict[str, Any] = {}
+        evaluations: dict[str, Any] = {}
+        for name, seed in self.trainings:
+            every, run = steps[name] // PARTS, run_name(name, seed, steps[name])
+            kept = {"keep_every": every, "checkpoint_every": every, "keep_last": 1}
+            runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
+            judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
+            for at in points(steps[name]):
+                evaluations[point_name(run, at)] = judged | {"at": at}
+            for bound, of in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
+                evaluations.setdefault(bound, judged | {"at": of, "ema": None})
+        return self._experiment(runs, evaluations)
+
+    @property
+    def untrained(self) -> str:
+        """Name of the evaluation of the baseline's untrained weights."""
+        return f"{self.baseline}-untrained"
+
+    def codec_alone(self, name: str) -> str:
+        """Name the evaluation of a variant's codec. Variants may share it."""
+        return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
+
+    def _judged(self, name: str) -> training.Evaluation:
+        """Return the evaluation that samples and scores a variant."""
+        chosen = self.base.evaluations[self.evaluation]
+        own = (one for one in self.base.evaluations.values() if one.run == name)
+        return chosen if chosen.run == name else next(own, chosen)
+
+    def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
+        given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
+        return given | {"seed": seed, "steps": steps, "segment": None, "keep_every": None, "checkpoint_every": steps}
+
+    def _experiment(self, runs: dict[str, Any], evaluations: dict[str, Any]) -> dict[str, Any]:
+        content = self.base.model_dump(mode="json", exclude_unset=True)
+        title = f"Time to quality: {', '.join(self.contenders)}"
+        name = f"{self.base.name}-quality"
+        return {**content, "name": name, "title": title, "bench": {}, "runs": runs, "evaluations": evaluations}
+
+
+def points(steps: int) -> list[int]:
+    """Return the steps at which a run of this length is scored."""
+    return [int(steps * share) for share in SHARES]
+
+
+def run_name(contender: str, seed: int, steps: int) -> str:
+    """Name the run of a variant with a seed and a number of steps."""
+    return f"{contender}-s{seed}-n{steps}"
+
+
+def point_name(run: str, step: int) -> str:
+    """Name the evaluation of a run after a step."""
+    return f"{run}-at{step}"
+
+
+def calibrated_seconds(
+    measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
+) -> dict[str, float]:
+    """Return seconds per step of each variant from interleaved runs.
+
+    They are normalized to the seconds `known` of a reference variant in the first measurement, if any.
+    """
+    found = {name: median(each) for name, each in measured.items()}
+    scale = 1.0 if known is None else known / found[beside]
+    return {name: seconds * scale for name, seconds in found.items()}
+
+
+def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
+    """Return the steps of each variant that fill a budget of wall time, given its seconds per step."""
+    steps = {name: int(budget_seconds / each) // PARTS * PARTS for name, each in seconds.items()}
+    short = {name: seconds[name] for name, count in steps.items() if count < PARTS}
+    if short:
+        raise problem(
+            "budget of the comparison",
+            got=f"{budget_seconds / 60:g} minutes; a step takes "
+            f"{', '.join(f'{s:.2f} s ({n})' for n, s in short.items())}",
+            expected=f"at least {PARTS} steps",
+            fix="raise --budget-minutes",
+        )
+    return steps

@@ -1,0 +1,202 @@
+"""Result of a comparison, from manifests: scores over time, and the speedup of a candidate to the baseline's last
+score.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from dithc.bench.time_to_quality.plan import SHARES, Plan, point_name, points, run_name
+from dithc.core.summaries import Measurement, Table, percent, rounded, short
+
+OF_THE_LAST = ("kid", "headroom", "copies")  # of both runs of a pair
+Numbers = Mapping[str, Mapping[str, Any]]
+"""Numbers of manifests, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Score at one step of a run.
+
+    Attributes:
+        seconds: training time so far, including codec training if the codecs of the variants differ.
+        flops: floating-point operations so far.
+        headroom: remaining fraction of the way from untrained weights to the best possible score; None if unknown.
+        copies: fraction of samples that copy training tiles; None without a search.
+    """
+
+    step: int
+    seconds: float
+    flops: float
+    fid: float
+    kid: float | None
+    headroom: float | None = None
+    copies: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """Ratio of the times at which baseline and candidate reach a score.
+
+    `bound` is "at least" if the candidate reached it at its first point, "at most" if the baseline did, else empty.
+    """
+
+    value: float
+    bound: Literal["", "at least", "at most"]
+
+
+def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
+    """Return the speedup of the candidate to the score that both reach, by `seconds` or `flops`.
+
+    The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1). Between two
+    points the score is linear in the logarithm of the axis.
+    """
+    goal = max(min(point.fid for point in points) for points in (baseline, candidate))
+    theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
+    is_first = [points[0].fid < goal for points in (baseline, candidate)]
+    return Speedup(value=theirs / ours, bound="at least" if is_first[1] else "at most" if is_first[0] else "")
+
+
+def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
+    """Return the value of the axis at which a score is first reached, at the earliest the first point."""
+    number = next(number for number, point in enumerate(points) if point.fid <= goal)
+    here = math.log(getattr(points[number], axis))
+    if number == 0:
+        return math.exp(here)
+    before = points[number - 1]
+    there = math.log(getattr(before, axis))
+    return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - points[number].fid))
+
+
+def judge(
+    plan: Plan,
+    *,
+    steps: Mapping[str, int],
+    seconds: Mapping[str, float],
+    runs: Numbers,
+    scores: Numbers,
+    codecs: Numbers,
+    flops: Mapping[str, float],
+) -> dict[str, Any]:
+    """Compute the result of a comparison.
+
+    `runs` and `scores` are numbers of manifests, by run and evaluation. `codecs` has the training seconds of each
+    variant's codec, and no entry without a trained codec. Steps, seconds and flops per step are by variant.
+    """
+    kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
+    before = {
+        name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders
+    }
+    limits = {name: _limits(plan, name, scores) for name in plan.contenders}
+
+    def point(name: str, seed: int, at: int) -> Point:
+        numbers = scores[point_name(run_name(name, seed, steps[name]), at)]
+        return Point(
+            step=at,
+            seconds=before[name] + at * seconds[name],
+            flops=at * flops[name],
+            fid=float(numbers["fid"]),
+            kid=numbers["kid"],
+            headroom=headroom(numbers["fid"], limits[name]),
+            copies=numbers.get("copies"),
+        )
+
+    found = {(name, seed): [point(name, seed, at) for at in points(steps[name])] for name, seed in plan.trainings}
+    ratios: dict[str, list[dict[str, Any]]] = {}
+    for name, label, seed, own in plan.pairs:
+        one, other = found[plan.baseline, seed], found[name, own]
+        ratios.setdefault(label, []).append(
+            {
+                "seeds": [seed, own],
+                "wall": (wall := speedup(one, other, axis="seconds")).value,
+                "flop": speedup(one, other, axis="flops").value,
+                "bound": wall.bound,
+                **{key: [getattr(points[-1], key) for points in (one, other)] for key in OF_THE_LAST},
+            }
+        )
+    return {
+        "bench": "quality",
+        "settings": {name: getattr(plan, name) for name in ("baseline", "candidates", "seeds", "evaluation")}
+        | {"experiment": plan.base.name},
+        "steps": dict(steps),
+        "seconds_per_step": dict(seconds),
+        "seconds_before": before,
+        "limits": limits,
+        "trainings": [
+            {
+                "contender": name,
+                "seed": seed,
+                "seconds_per_step": runs[run_name(name, seed, steps[name])]["seconds_per_step_median"],
+                "points": [asdict(point) for point in points],
+            }
+            for (name, seed), points in found.items()
+        ],
+        "ratios": {label: {"by_seed": rows, **_over_seeds(rows)} for label, rows in ratios.items()},
+    }
+
+
+def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
+    """Return score limits: untrained weights, codec, floor, and the chance share of copies, from held-out tiles."""
+    codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
+    chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
+    bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}
+    return bounds | {"n": fresh["n_generated"]}
+
+
+def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean ratios, their deviations over seeds, and their bound."""
+    over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
+    for axis in ("wall", "flop"):
+        values = [row[axis] for row in rows]
+        over[axis] = fmean(values)
+        over[f"{axis}_deviation"] = stdev(values) if len(values) > 1 else None
+    return over
+
+
+def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
+    """Return the remaining fraction from untrained weights to the limit (codec or floor), or None without a limit."""
+    best = max(float(limits["codec"]), float(limits["floor"] or 0.0))
+    return (fid - best) / (limits["untrained"] - best) if limits["untrained"] > best else None
+
+
+def quality_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the scores of each run by fraction of its steps, their limits, and the ratios."""
+    chosen = result["settings"]
+    runs = [
+        [f"{one['contender']}, seed {one['seed']}", *(rounded(point["fid"], digits=4) for point in one["points"])]
+        + [rounded(one["points"][-1]["kid"], digits=4), short(one["points"][-1]["seconds"])]
+        + [percent(one["points"][-1][name], decimals=0) for name in ("headroom", "copies")]
+        for one in result["trainings"]
+    ]
+    limits = [
+        [name, *(rounded(one[key], digits=4) for key in ("untrained", "codec", "floor")), str(one["n"])]
+        for name, one in result["limits"].items()
+    ]
+    ratios = [
+        [
+            *(label, *(f"{ratio['bound']} {_told(ratio, axis)}".strip() for axis in ("wall", "flop"))),
+            ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"]),
+        ]
+        for label, ratio in result["ratios"].items()
+    ]
+    of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "Seconds", "Left", "Copies"]
+    return Measurement(
+        title=f"{chosen['experiment']}, scored by {chosen['evaluation']}; steps: "
+        + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
+        tables=[
+            Table(title="Scores", head=of_runs, rows=runs),
+            Table(title="Limits", head=["Run", "Untrained weights", "Codec alone", "Floor", "Images"], rows=limits),
+            Table(
+                title=f"Speedup over {chosen['baseline']}, R",
+                head=["Run", "By wall time", "By operations", "By seed"],
+                rows=ratios,
+            ),
+        ],
+    )
+
+
+def _told(ratio: Mapping[str, Any], axis: str) -> str:
+    deviation = ratio[f"{axis}_deviation"]
+    return f"{ratio[axis]:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")

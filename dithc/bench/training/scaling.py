@@ -1,0 +1,227 @@
+"""Training on increasing numbers of ranks (figures 10 and 11): weak and strong scaling, exposed communication.
+
+Each rank count is a separate launch with equal core shares. Counts are interleaved; efficiencies compare runs of the
+same round.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.rooflines import Precision
+from dithc.bench.timing import Timing, spread
+from dithc.bench.training.run import Contender, Run, RunSettings, interleaved, row_of, run_once
+from dithc.config import training
+from dithc.core.logging import logger, problem, progress
+from dithc.engine.hardware import Machine as Node
+from dithc.model import PRESETS, DiTConfig, Flops, flops_per_image
+
+log = logger(__name__)
+OVERSUBSCRIBED = "oversubscribed: correctness check only"
+ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9}
+COUNTED = {
+    "seconds": "seconds per step of the slowest rank: median over the steps of a run, then over rounds",
+    "efficiency": "weak: seconds on the fewest ranks over seconds; strong: also times the ratio of the fewest ranks to "
+    "these; for runs of the same round",
+    "exposed_seconds": "wait for gradients after the backward pass of a step, on the rank that waited longest, with "
+    "the wait for slower ranks",
+    "flops_per_second": "all ranks, linear layers and attention, forward and backward, without recomputation; "
+    "linear_flops_per_second: only linear layers, as in the paper",
+    "same_training": "strong: losses and gradient norms of all steps compared with the run on the fewest ranks; with "
+    "AdamW, losses alone would hide a wrong scale of gradients",
+    "without_communication": "joint steps over steps in which every rank works independently, in pairs within one run, "
+    "in alternating order, each after a barrier; seconds of the slowest rank",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSettings(RunSettings):
+    """Settings of the scaling benchmark, described by `dithc bench scaling --help`."""
+
+    mode: Literal["weak", "strong"]
+    models: tuple[str, ...] = ("DiT-B/2",)
+    ranks: tuple[int, ...] = (1, 2)
+    batch: int = 8
+    strategy: training.StrategyName = "cftp"
+    without_communication: bool = False
+    launcher: Literal["mpiexec", "srun"] = "mpiexec"
+    ranks_per_node: int | None = None
+    cpus: int | None = None
+
+    def images(self, ranks: int) -> int:
+        """Return the images per step over this many ranks."""
+        return self.batch * ranks if self.mode == "weak" else self.batch
+
+
+def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> dict[str, Any]:
+    """Measure and return the results for JSON, with a curve per model.
+
+    `folder` contains the files of the runs and is shared by all nodes; None selects a temporary folder of this node.
+    """
+    _check(settings)
+    machine, core_plan = prepare_threads(None)
+    contenders = contenders_on(machine, settings)
+    for one in contenders:
+        if one.is_oversubscribed:
+            log.warning("%d ranks x %d core(s) per node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
+    curves = []
+    total = len(settings.models) * len(contenders) * settings.rounds
+    with progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar:
+        for model in settings.models:
+            run = partial(_run, model=model, settings=settings, parent=folder)
+            runs = interleaved(contenders, settings.rounds, run, bar=bar, label=model)
+            curves.append(curve(model, settings, contenders, runs))
+    return {
+        "bench": "scaling",
+        "settings": asdict(settings),
+        "curves": curves,
+        "counted": COUNTED,
+        **circumstances(machine, core_plan),
+    }
+
+
+def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
+    """Return ranks, nodes and cores of each count. Smaller counts keep the same core share per rank."""
+    cores = machine.visible_cores
+    full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
+    cpus = settings.cpus or max(1, len(cores) // full)
+    found = []
+    for count in settings.ranks:
+        nodes, used = -(-count // (settings.ranks_per_node or count)), cores[: count * cpus]
+        is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(used) < len(cores)
+        allowed = tuple(cpu for core in used for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
+        found.append(
+            Contender(
+                name=f"{count} rank(s)",
+                strategy=settings.strategy,
+                ranks=count,
+                cpus=cpus,
+                allowed=allowed if is_part else None,
+                launcher=settings.launcher,
+                nodes=nodes,
+                # Without srun, all nodes are assumed to be equal to this one.
+                is_oversubscribed=settings.launcher != "srun" and -(-count // nodes) * cpus > len(cores),
+            )
+        )
+    return found
+
+
+def curve(
+    model: str, settings: ScalingSettings, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]
+) -> dict[str, Any]:
+    """Return the curve of a model with a point per rank count."""
+    config = replace(PRESETS[model], **settings.overrides)
+    points = [_point(one, runs[one.name], settings, flops_per_image(config)) for one in contenders]
+    measured = [point for point in points if point["status"] == "ok"]
+    fair = [point for point in measured if not point["oversubscribed"]]
+    for point in fair:
+        point |= _efficiency(point, fair[0], strong=settings.mode == "strong")
+    if settings.mode == "strong" and measured:
+        tolerance = _tolerance(config, settings.dtype)
+        for point in measured:
+            told = [[*one["losses"], *one["grad_norms"]] for one in (measured[0], point)]
+            point["same_training"] = agreement(*told, tolerance=tolerance)
+    return {
+        "label": model.removeprefix("DiT-"),
+        "kind": "measured",
+        "model": model,
+        "mode": settings.mode,
+        "global_batch": settings.batch if settings.mode == "strong" else None,
+        "points": points,
+    }
+
+
+def _point(contender: Contender, runs: Sequence[Run], settings: ScalingSettings, flops: Flops) -> dict[str, Any]:
+    point = {
+        "nodes": contender.nodes,
+        "ranks": contender.ranks,
+        "cpus": contender.cpus,
+        "oversubscribed": contender.is_oversubscribed,
+        **dict.fromkeys(("seconds", "efficiency", "exposed_seconds", "flops_per_second")),
+    }
+    row = row_of(runs)
+    if row["status"] != "ok":
+        return point | row
+    seconds, images = row["seconds"]["median"], settings.images(contender.ranks)
+    exposed = [_exchange(run, "exposed_seconds") for run in runs]
+    overlaps = [found for run in runs if (found := _exchange(run, "overlap_fraction", pick=min)) is not None]
+    return (
+        point
+        | row
+        | {
+            "seconds": seconds,
+            "seconds_spread": row["seconds"],
+            "images": images,
+            "images_per_second": images / seconds,
+            "flops_per_second": images * flops.training_total / seconds,
+            "linear_flops_per_second": images * flops.training_linear / seconds,
+            "exposed_seconds": median(value or 0.0 for value in exposed),
+            "overlap_fraction": median(overlaps) if overlaps else None,
+            "without_communication": without_communication(runs),
+            "each_rank": [run.result["each_rank"] for run in runs],
+        }
+    )
+
+
+def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
+    """Return the median over steps of the worst rank's number, or None if unknown."""
+    told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
+    return median(pick(values) for values in zip(*told, strict=True)) if told else None
+
+
+def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return the ratio of joint steps to independent steps of the same pair, or None without pairs."""
+    pairs = [found for run in runs if (found := run.result.get("pairs"))]
+    if not pairs:
+        return None
+    together, alone, exposed = (
+        [value for pair in pairs for value in pair[name]] for name in ("together", "alone", "exposed_seconds")
+    )
+    return {
+        "seconds": median(alone),
+        "ratio": spread(Timing(tuple(together)).ratios_to(Timing(tuple(alone)))),
+        "exposed_share": spread([wait / whole for wait, whole in zip(exposed, together, strict=True)]),
+    }
+
+
+def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bool) -> dict[str, Any]:
+    ratios = Timing(tuple(base["seconds_spread"]["all"])).ratios_to(Timing(tuple(point["seconds_spread"]["all"])))
+    found = spread([ratio * (base["ranks"] / point["ranks"] if strong else 1.0) for ratio in ratios])
+    return {"efficiency": found["median"], "efficiency_spread": found}
+
+
+def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
+    """Return the largest relative difference of two sequences, and whether it is within the tolerance."""
+    largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
+    return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
+
+
+def _tolerance(config: DiTConfig, dtype: Precision) -> float:
+    """Return the relative tolerance: rounding errors of a layer's output, summed over layers.
+
+    fp32 sums round at every term of the longest product.
+    """
+    terms = max(config.mlp_rows, config.mlp_width) if dtype == "fp32" else 1
+    return ROUNDOFF[dtype] * terms * config.depth
+
+
+def _run(contender: Contender, *, model: str, settings: ScalingSettings, parent: Path | None) -> Run:
+    words = settings.of_run(model, settings.images(contender.ranks))
+    words += ["--pairs", str(settings.steps)] if settings.without_communication and contender.ranks > 1 else []
+    return run_once(contender, words, parent=parent)
+
+
+def _check(settings: ScalingSettings) -> None:
+    require_among("bench --models", settings.models, PRESETS)
+    require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
+    if list(settings.ranks) != sorted(set(settings.ranks)):
+        got = ",".join(map(str, settings.ranks))
+        raise problem("bench --ranks", got=got, expected="ascending numbers, each once", fix="correct --ranks")
+    for count in settings.ranks:
+        if settings.images(count) % count:
+            got = f"{settings.batch} images on {count} ranks"
+            raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")

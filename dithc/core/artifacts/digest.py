@@ -1,0 +1,34 @@
+"""Settings and results: the digest that names them, and their difference."""
+
+import hashlib
+import json
+
+DIGEST_LENGTH = 12
+MOST_NAMED, MOST_CHARACTERS = 8, 60
+
+
+def digest(spec: object) -> str:
+    """Return the first 12 hex digits of the SHA-256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def difference(before: object, now: object) -> str:
+    """Compare two nested mappings of JSON values.
+
+    Returns:
+        The first differing entries as `key: before -> now`; an empty string if there are none.
+    """
+    old, new = _leaves(before), _leaves(now)
+    keys = [key for key in sorted({*old, *new}) if old.get(key, "absent") != new.get(key, "absent")]
+    named = [
+        f"{key}: " + " -> ".join(f"{one.get(key, 'absent')}"[:MOST_CHARACTERS] for one in (old, new))
+        for key in keys[:MOST_NAMED]
+    ]
+    return "; ".join(named + [f"{len(keys) - MOST_NAMED} more"] * (len(keys) > MOST_NAMED))
+
+
+def _leaves(value: object, path: str = "") -> dict[str, object]:
+    if not isinstance(value, dict) or (path and not value):
+        return {path: value}
+    return {key: leaf for name in value for key, leaf in _leaves(value[name], f"{path}.{name}".lstrip(".")).items()}

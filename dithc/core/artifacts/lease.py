@@ -1,0 +1,204 @@
+"""Leases: at most one process writes to a folder, and a dead process does not block the next."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import UserError, logger, problem
+
+HEARTBEAT_SECONDS = 5.0
+EXPIRES_SECONDS = 45.0
+# Observation time for a lease that has expired by the clocks, or was renewed in the future, because clocks may be wrong.
+WATCHED_SECONDS = 12.0
+LEASE_FILE = "lease.json"
+UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
+log = logger(__name__)
+
+
+class LeaseHeld(UserError):
+    """Another process holds the lease of a folder."""
+
+    status = 76
+
+
+def _boot() -> str | None:
+    """Return boot and PID namespace, which distinguish containers and machines with the same name."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a local process in clock ticks (field 22 of /proc/pid/stat); None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):  # ValueError: an invalid PID in the lease
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+class Lease:
+    """Lease on a folder: holds `folder/lease.json` during a `with` block; a thread renews it every 5 seconds.
+
+    A lease is free if its holder is a dead process of this host, or if the file does not change during observation. The
+    observation takes 45 seconds, or 12 if the lease is older than 45 seconds by the clocks. Clocks alone do not decide,
+    because they may be wrong. `wait_seconds` limits the wait for a free lease; old leases and leases from the future
+    are always observed. A lease is taken by one atomic link, so only one of two processes succeeds.
+
+    Raises:
+        Lease.Held: Another process holds the lease and renews it.
+    """
+
+    Held = LeaseHeld
+
+    def __init__(self, folder: Path, *, wait_seconds: float = EXPIRES_SECONDS + HEARTBEAT_SECONDS) -> None:
+        self.path, self.folder = folder / LEASE_FILE, folder
+        self.wait_seconds = wait_seconds
+        self._seen: tuple[object, float] = (None, 0.0)
+        self._is_odd = False
+        self.mine = {
+            "host": socket.gethostname(),
+            "boot": _boot(),
+            "pid": os.getpid(),
+            "start": _start_time(os.getpid()),
+            "id": time.time_ns(),
+        }
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    @classmethod
+    def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
+        """Return the lease of a folder that may be replaced: its file is next to the folder if that is possible."""
+        lease = cls(folder, wait_seconds=wait_seconds)
+        real = folder.resolve()
+        home = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
+        lease.path = home / f".{real.name}.{LEASE_FILE}"
+        return lease
+
+    @classmethod
+    def below(cls, folder: Path) -> list[Self]:
+        """Return all leases in a folder and below it, held or abandoned."""
+        leases = []
+        for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
+            leases.append(cls(path.parent, wait_seconds=0.0))
+            leases[-1].path = path
+        return leases
+
+    def _take(self) -> dict[str, Any] | None:
+        """Take the lease if it is free; otherwise return its holder."""
+        ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            ours.write_text(json.dumps(self.mine))  # no other process reads this name
+            for _ in range(2):  # the second attempt follows the removal of a stale lease
+                with contextlib.suppress(FileExistsError):
+                    os.link(ours, self.path)
+                    self._sweep(now=ours.stat().st_mtime)
+                    return None
+                holder, age = self._look(self.path, now=ours.stat().st_mtime)
+                self._is_odd = age is None or not -HEARTBEAT_SECONDS <= age <= EXPIRES_SECONDS
+                if not self._is_free(age) or not self._put_away(holder, aside=ours.with_suffix(".stale")):
+                    break
+            return holder
+        finally:
+            ours.unlink(missing_ok=True)
+
+    def _sweep(self, *, now: float) -> None:
+        for path in self.path.parent.glob(".lease.*"):
+            with contextlib.suppress(OSError):
+                owner, age = self._look(path, now=now)
+                is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
+                if is_ours and (age is None or age > EXPIRES_SECONDS):
+                    path.unlink()
+
+    def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
+        """Return the holder and the age of a lease; None for a dead holder. `now` is a time of its file system."""
+        try:
+            text, stat = plain(path).read_text(errors="replace"), path.stat()
+        except FileNotFoundError:
+            return UNKNOWN, None
+        if path == self.path and self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
+            self._seen = (seen, time.monotonic())
+        content = UNKNOWN
+        with contextlib.suppress(ValueError, TypeError):
+            content = UNKNOWN | parse(text)
+        here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
+        dead = here and _start_time(content["pid"]) != content["start"]
+        return content, None if dead else now - stat.st_mtime
+
+    def _is_free(self, age: float | None) -> bool:
+        """Return True if a lease of this age may be taken, given its observation."""
+        if age is None:
+            return True
+        unchanged = time.monotonic() - self._seen[1]
+        return unchanged > (WATCHED_SECONDS if age > EXPIRES_SECONDS else EXPIRES_SECONDS)
+
+    def _put_away(self, holder: dict[str, Any], *, aside: Path) -> bool:
+        """Move a stale lease aside; restore it if another process has just taken it."""
+        try:
+            os.rename(self.path, aside)
+        except FileNotFoundError:
+            return True
+        try:
+            if holder is not UNKNOWN and parse(plain(aside).read_text())["id"] != holder["id"]:
+                os.link(aside, self.path)
+                return False
+            return True
+        except (OSError, ValueError, KeyError, TypeError):
+            return True
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def holder(self) -> dict[str, Any] | None:
+        """Return the holder (`host`, `pid`, `id`: time of acquisition in ns since 1970); None if the lease is free.
+
+        Neither writes nor observes: the age is computed with the clock of this machine.
+        """
+        if not self.path.exists():
+            return None
+        content, age = self._look(self.path, now=time.time())
+        return None if age is None or abs(age) > EXPIRES_SECONDS else content
+
+    def holds(self) -> bool:
+        """Return True if this process still holds the lease; called before every checkpoint (fencing)."""
+        try:
+            return bool(parse(plain(self.path).read_text())["id"] == self.mine["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _renew(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):  # a temporary error of the file system must not end the thread
+                if self.holds():
+                    os.utime(self.path)
+
+    def __enter__(self) -> Self:
+        begun = time.monotonic()
+        while (holder := self._take()) is not None:
+            wait = max(self.wait_seconds, EXPIRES_SECONDS + HEARTBEAT_SECONDS if self._is_odd else 0.0)
+            if time.monotonic() >= begun + wait:
+                raise LeaseHeld(
+                    problem(
+                        f"process {holder['pid']} on {holder['host']} works on {self.folder}",
+                        got=f"an active lease ({self.path})",
+                        expected="no other process that writes to this folder",
+                        fix="wait for it, or stop it; then start again",
+                    )
+                )
+            log.warning(f"waiting for process {holder['pid']} on {holder['host']} to finish, or its lease to expire")
+            time.sleep(min(HEARTBEAT_SECONDS / 2, max(0.1, begun + wait - time.monotonic())))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.holds():
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,242 @@
+"""Manifest: JSON document of a finished stage with its settings, inputs, numbers and files."""
+
+import os
+import platform
+import resource
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from dithc.core.artifacts.atomic_files import atomic_write, sha256_file
+from dithc.core.artifacts.code_version import code_version, made_by
+from dithc.core.artifacts.digest import digest
+from dithc.core.artifacts.summaries import OF_ONE_MAKING, check
+from dithc.core.integrity import plain, seal, unseal
+from dithc.core.logging import problem
+
+HASHED_AT_ONCE = 4
+TIMED = "shard-*.json"  # records of sampling shards, which contain times
+# Images, descriptions, features of rotated images and columns of a table.
+UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
+MADE = ".made"  # suffix of the hidden document with code, host and times, which do not affect results
+OF_MAKING = ("code", "host", "seconds", "written")
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def _host() -> dict[str, Any]:
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {"name": platform.node(), "cpus": os.cpu_count(), "peak_rss_bytes": peak * 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Result of a finished stage for later stages and the report, in two sealed documents.
+
+    The manifest contains only data that follow from settings and inputs, so a rebuilt result has the same bytes and
+    Snakemake detects no change. A second document next to it (`MADE`) contains data of this execution: code, host,
+    times, measured numbers, and files with measurements.
+
+    After a manifest was read, `whole` compares its files with the listed hashes before use.
+
+    Attributes:
+        stage, name: Stage, such as `tiles`, and name of the dataset, run or evaluation.
+        spec: Semantic settings that determine the result.
+        numbers: Results (counts, scores, seconds), a type of `outcome`; JSON values only.
+        files: One entry per file: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
+        inputs: Digest of each input manifest, by path.
+        code: Version of dithc, hash of its source, and commit if it is known.
+        host: Machine, and peak memory of the process.
+        seconds: Wall time of the stage.
+    """
+
+    stage: str
+    name: str
+    spec: dict[str, Any]
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=made_by)
+    host: dict[str, Any] = field(default_factory=_host)
+    seconds: float = 0.0
+    written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
+
+    # Manifest and entry of each file in the manifests that this process has read or written, by absolute path.
+    _listed: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
+    _compared: ClassVar[dict[str, tuple[int, ...]]] = {}  # verified files, with size, times and inode
+
+    @property
+    def digest(self) -> str:
+        """Digest of settings, inputs and file contents, independent of times, hosts and folders.
+
+        Excludes files that follow from other files (`UNCOUNTED`)."""
+        counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
+        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
+        return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
+
+    def write(self, path: Path) -> None:
+        """Write the manifest, after all other files of the stage."""
+        result: dict[str, Any] = {**asdict(self), "digest": self.digest}
+        making: dict[str, Any] = {"digest": self.digest}
+        making |= {key: result.pop(key) for key in OF_MAKING}
+        timed = TIMED if self.stage == "sample" else ""
+        for document, is_wanted in ((result, False), (making, True)):
+            numbers = {key: number for key, number in self.numbers.items() if (key in OF_ONE_MAKING) == is_wanted}
+            files = [entry for entry in self.files if fnmatch(Path(entry["path"]).name, timed) == is_wanted]
+            document |= {"numbers": numbers, "files": files}
+        atomic_write(self.making_of(path), seal(making))
+        atomic_write(path, seal(result))
+        self._remember(path)
+
+    @staticmethod
+    def making_of(path: Path) -> Path:
+        """Return the path of the second document of a manifest."""
+        return path.with_name(f".{path.stem}{MADE}")
+
+    @staticmethod
+    def joined(result: dict[str, Any], making: dict[str, Any]) -> dict[str, Any]:
+        """Return the content of both documents; raises ValueError if they belong to different results."""
+        if making.get("digest") != result.get("digest"):
+            raise ValueError(f"its document {MADE} belongs to another result, {making.get('digest')}")
+        numbers, files = {**result["numbers"], **making["numbers"]}, [*result["files"], *making["files"]]
+        return {**result, **making, "numbers": numbers, "files": files}
+
+    code_here = staticmethod(code_version)
+
+    @staticmethod
+    def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
+        with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+            return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
+
+    @classmethod
+    def read(cls, path: Path, *, stage: str | None = None) -> Self:
+        """Read a manifest.
+
+        Raises:
+            UserError: The file is missing, altered, not a manifest, of another stage than `stage`, or has invalid
+            numbers.
+        """
+        wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
+        try:
+            content = cls.joined(unseal(plain(path).read_text()), cls._making(path))
+            written = content.pop("digest")
+            manifest = cls(**content)
+            manifest._check_kinds()
+            if manifest.digest != written:
+                raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
+        except FileNotFoundError as error:
+            fix = "copy the folder with its hidden files, or remove it and rerun its stage"
+            raise problem(
+                f"manifest {path} is {'incomplete' if path.exists() else 'missing'}",
+                got=f"no such file: {error.filename}",
+                expected=wanted,
+                fix=fix if path.exists() else "run the earlier stage first",
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise problem(
+                f"manifest {path} cannot be read", got=error, expected=wanted, fix="remove it and rerun its stage"
+            ) from error
+        if stage is not None and manifest.stage != stage:
+            raise problem(
+                f"manifest {path} is of another stage",
+                got=manifest.stage,
+                expected=stage,
+                fix="pass the manifest of this stage",
+            )
+        check(manifest.numbers, stage=manifest.stage, path=path)
+        manifest._remember(path)
+        return manifest
+
+    @classmethod
+    def _making(cls, path: Path) -> dict[str, Any]:
+        """Return the second document of a manifest; ValueError if it is altered."""
+        making = cls.making_of(path)
+        try:
+            return unseal(plain(making).read_text())
+        except ValueError as error:
+            raise ValueError(f"document {making.name}: {error}") from error
+
+    def _check_kinds(self) -> None:
+        """Raise ValueError for a field of the wrong type, as in a document that another program has sealed."""
+        texts = [self.stage, self.name, *self.inputs.values(), *(entry["path"] for entry in self.files)]
+        texts += [entry["sha256"] for entry in self.files]
+        tables = (self.spec, self.numbers, self.code, self.host)
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, dict) for one in tables):
+            raise ValueError("fields have the wrong types")
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"its wall time is {self.seconds!r}")
+        time.strptime(self.written, TIME)
+
+    def _remember(self, path: Path) -> None:
+        for entry in self.files:
+            self._listed[os.path.normpath(path.absolute().parent / entry["path"])] = path, entry
+
+    @classmethod
+    def whole(cls, path: Path) -> Path:
+        """Return a file after a comparison of its bytes with its manifest.
+
+        Uses the manifests that this process has read or written; a file without manifest is unchecked. A verified file is
+        not read again while size, times and inode are the same. UserError if the file is missing, truncated or altered.
+        """
+        name = os.path.normpath(path.absolute())
+        if name not in cls._listed:
+            return path
+        manifest, entry = cls._listed[name]
+        fault = cls.fault(path, entry, known=cls._compared.get(name))
+        if fault is not None:
+            raise problem(
+                f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
+                got=fault,
+                expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
+                fix="delete it and rerun the workflow, which rebuilds it (or `dithc verify --repair`)",
+            )
+        cls._compared[name] = _state(path)
+        return path
+
+    @staticmethod
+    def fault(
+        path: Path, entry: dict[str, Any], *, hashes: bool = True, known: tuple[int, ...] | None = None
+    ) -> str | None:
+        """Return the fault of a file as a predicate, such as `is missing`; None for an intact file.
+
+        `bytes` of its entry are optional. Without `hashes`, only sizes are compared. A file in the `known` state of its last
+        verification is not read again.
+        """
+        try:
+            state = _state(path)
+            if state == known:
+                return None
+            if state[0] != entry.get("bytes", state[0]):
+                return f"has {state[0]} bytes, {entry['bytes']} were written"
+            if hashes and sha256_file(path) != entry["sha256"]:
+                return "has other bytes than were written (SHA-256 differs)"
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error}"
+        return None
+
+    def verify(self, folder: Path, *, hashes: bool = True) -> list[str]:
+        """Return one sentence per missing or altered file, relative to the manifest's folder; see `fault`."""
+        paths = [(Path(os.path.normpath(folder / entry["path"])), entry) for entry in self.files]
+        return [f"{path} {fault}" for path, entry in paths if (fault := self.fault(path, entry, hashes=hashes))]
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    seen = path.stat()
+    if not stat.S_ISREG(seen.st_mode):
+        raise FileNotFoundError(path)
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
+
+
+def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:
+    """Return the entry of a file in a manifest: path relative to a folder, SHA-256, bytes."""
+    return {
+        "path": os.path.relpath(path, relative_to),
+        "sha256": sha256_file(path),
+        "bytes": path.stat().st_size,
+    }

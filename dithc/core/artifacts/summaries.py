@@ -1,0 +1,256 @@
+"""Types of the `numbers` in the manifest of each stage, their validation, and shared constants.
+
+Keys that are not `Required` may be missing. Undeclared keys, which no code reads, are ignored.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Required
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from dithc.core.logging import problem
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+NORMAL_95 = 1.959964  # half width of the 95% interval of a normal distribution, in standard errors
+PULLS_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
+# Numbers of one execution: times, memory, ranks, and reused results.
+OF_ONE_MAKING = frozenset(
+    {
+        *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
+        *("overlap_fraction_median", "images_per_second", "peak_rss_bytes", "fast_peak_bytes", "loaded_bytes_median"),
+        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused", "seconds_saved"),
+    }
+)
+CURVES_FILE = "curves.json"  # spectra, histograms and correlations for the report; next to the manifest of a score
+MOST_SHOWN = 60  # characters of an invalid value
+BEGINS = "Input should be "  # start of pydantic's messages
+
+
+class Synthesize(TypedDict, total=False):
+    files: Count
+    bytes: Count
+
+
+class Stage(TypedDict, total=False):
+    scenes: Count
+    accepted: Count
+    rejected: dict[str, Count]
+    notes: dict[str, Count]
+    left_out: dict[str, Count]
+    bands: list[str]
+
+
+class Tiles(TypedDict, total=False):
+    accepted: Count
+    rejected: dict[str, Count]
+    splits: dict[str, Count]
+    duplicates: Count
+    moved: Count
+    compared: Count
+    groups: Count
+    largest_group: Count
+    pixels: Count
+    pixels_outside: Count
+    bands: list[str]
+    size: Count
+
+
+class Codec(TypedDict, total=False):
+    steps: Count
+    loss: float
+    psnr_db: float
+    psnr_db_by_band: dict[str, float]
+    psnr_linear_db: float
+    ssim: float
+    spectral_angle_deg: float | None
+    ndvi_error: float | None
+    parameters: Count
+    scale: float
+
+
+class Latents(TypedDict, total=False):
+    count: Count
+    shape: list[Count]
+    num_classes: Count
+    scale: float
+    mean: list[float]
+    std: list[float]
+    codec: str
+    psnr_db: float
+
+
+class Train(TypedDict, total=False):
+    step: Required[Count]
+    initial_loss: float | None
+    loss_first10: float | None
+    loss_last100: float | None
+    val_loss: float | None
+    seconds_per_step_median: Required[float | None]
+    exposed_seconds_median: float | None
+    overlap_fraction_median: float | None
+    images_per_second: float | None
+    training_seconds: float
+    peak_rss_bytes: Count | None
+    loaded_bytes_median: float | None
+    offloaded_bytes_median: float | None
+    stall_seconds_median: float | None
+    fast_peak_bytes: Count | None
+    ranks: Count
+    threads: Count
+    global_batch: Count
+    parameters: Count
+    dtype: str
+    preset: str
+    model: dict[str, Any]
+    codec: str
+    epochs: float
+    left_out: list[Count]
+    store: str
+    metrics: str
+    ema_note: str
+
+
+class Sample(TypedDict, total=False):
+    images: Required[Count]
+    seconds: float
+    images_per_second: float | None
+    network_evaluations: Count
+    ranks: Count
+    run: str
+    at: str | Count
+    described: str
+    split: str
+    weights: str
+    ema: float
+    sampler: str
+    order: Count | None
+    steps: Count
+    times: list[Count] | None
+    epsilon_scaling: float
+    guidance: float
+    guidance_channels: str
+    guidance_interval: Interval | None
+    guide: str | None
+    cache: dict[str, Any]
+    pipefusion: dict[str, Any]
+    exact: bool
+    blocks: list[Count]
+    seed: Count
+    step: Count | None
+    dtype: str
+    labels: str
+    stretch: Required[str]
+    codec: str
+    shape: list[Count]
+    size: Count
+    windows: dict[str, float | bool]
+    seam_ratio: float
+
+
+class Extractor(TypedDict, total=False):
+    path: str
+    sha256: str
+    classes: list[int]
+    images: Count
+    steps: Count
+    seed: Count
+    loss: float
+
+
+class _Compared(TypedDict, total=False):
+    """Extractor of features, common to features and scores."""
+
+    num_features: Count
+    extractor: Required[str]
+    kind: str
+    sha256: Required[str]
+    resize: Required[str]
+    comparable: Required[bool]
+    note: str
+    stretch: str
+
+
+class Features(_Compared, total=False):
+    n: Count
+    extracted: Count
+    reused: Count
+    shards: Count
+    turned: Count
+    clipped: float | None
+    ranks: Count
+    set_hash: str
+    seconds: float
+    images_per_second: float | None
+
+
+class Fid(_Compared, total=False):
+    fid: Required[float]
+    kid: float | None
+    kid_interval: Interval | None
+    floor: float | None
+    floor_n: list[Count] | None
+    n_real: Required[Count]
+    n_generated: Required[Count]
+    set_hash_real: str
+    seed: Count
+    rendering: dict[str, Any]
+    warnings: list[str]
+    copies: float | None
+    copies_held_out: float | None
+    fid_interval: Interval | None
+    floor_at_n: float | None
+    clipped_real: float | None
+    clipped_generated: float | None
+    precision: float | None
+    recall: float | None
+    density: float | None
+    coverage: float | None
+    triplets: dict[str, dict[str, Any]]
+    pixels: dict[str, Any]
+
+
+STAGES: dict[str, type] = {
+    "synthesize": Synthesize,
+    "stage": Stage,
+    "tiles": Tiles,
+    "codec": Codec,
+    "latents": Latents,
+    "train": Train,
+    "sample": Sample,
+    "extractor": Extractor,
+    "features": Features,
+    "fid": Fid,
+}
+
+
+@cache
+def _adapter(stage: str) -> TypeAdapter[Any]:
+    return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
+
+
+def check(numbers: object, *, stage: str, path: Path) -> None:
+    """Reject numbers that the stage cannot have written, as in a document that another program has sealed.
+
+    Numbers of undeclared stages are not checked. The UserError names file and key of a missing or wrong number.
+    """
+    if stage not in STAGES:
+        return
+    try:
+        _adapter(stage).validate_python(numbers)
+    except ValidationError as error:
+        first, *more = error.errors(include_url=False)
+        key = ".".join(map(str, ("numbers", *first["loc"][:1])))
+        expected = [one["msg"].removeprefix(BEGINS) for one in (first, *more) if one["loc"][:1] == first["loc"][:1]]
+        got = json.dumps(first["input"])
+        if first["type"] == "missing":
+            got, expected = "no such key", ["a key that this stage always writes"]
+        raise problem(
+            f"{path}: invalid `{key}` of stage {stage!r}",
+            got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
+            expected=", or ".join(dict.fromkeys(expected)),
+            fix="remove this manifest and rerun its stage (`dithc verify --repair` does both)",
+        ) from None

@@ -1,0 +1,52 @@
+"""Folders outside the results: caches, and the files of the project."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from dithc.core.logging import logger
+
+log = logger(__name__)
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether files can be made in a folder, or in its nearest existing parent if the folder does not exist."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def cache_home() -> Path | None:
+    """Return a writable cache folder, or None.
+
+    The folder is `XDG_CACHE_HOME`, by default `~/.cache` of an existing home. If that is not writable, it is a private folder
+    among the temporary files. The choice is logged.
+    """
+    named, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")  # unchanged if the user has no home
+    wanted = Path(named or f"{home}/.cache")
+    try:
+        private = Path(tempfile.gettempdir(), f"dithc-cache-{os.geteuid()}")
+        if wanted == private:  # an earlier process chose it
+            return _private(private)
+        if wanted.is_absolute() and (named or Path(home).is_dir()) and is_writable(wanted):
+            return wanted
+        log.warning(f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME")
+        return private
+    except OSError as error:
+        log.warning(f"no caches are kept: {error}; set XDG_CACHE_HOME to a writable folder")
+        return None
+
+
+def project_folder() -> Path:
+    """Return the folder of Snakefile, workflow, config and profiles: `dithc/project` of a wheel, or the checkout."""
+    package = Path(__file__).parents[1]
+    return package / "project" if (package / "project").is_dir() else package.parent
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a private folder of this user")
+    return folder

@@ -1,0 +1,41 @@
+"""Detection of memory refusals by the system, and their error message."""
+
+import errno
+import re
+
+from dithc.core.logging.errors import UserError, problem
+
+REFUSALS = re.compile(
+    r"(can't|cannot|unable to) (allocate|map)|not enough memory|out of memory|bad_alloc|can't start new thread|"
+    r"failed to map segment|cannot create shared object descriptor|MemoryError|launch worker thread|"
+    r"thread, or its place on a CPU, that the system refused",
+    re.IGNORECASE,
+)
+ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
+
+
+def asked(error: BaseException) -> str | None:
+    """Return the refused request if an error is a memory refusal; None for every other error."""
+    text = (str(error).splitlines() or [""])[0]
+    is_refusal = (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or REFUSALS.search(str(error))
+    )
+    if not is_refusal:
+        return None
+    if found := ASKED.search(str(error)):
+        return found[2] or (f"a tensor {found[3]}" if found[3] else gib(int(found[1])))
+    return text or "memory"
+
+
+def gib(num_bytes: float) -> str:
+    """Format bytes for humans: 2.3 GiB, 40 MiB."""
+    return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
+    """Build the error of a memory refusal, with the result of `asked` and the memory that the process may use."""
+    return problem(
+        f"{what}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
+    )

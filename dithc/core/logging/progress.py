@@ -1,0 +1,72 @@
+"""Progress of long operations: a bar on a terminal, occasional plain lines in a log."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+from dithc.core.logging.escaping import escaped
+from dithc.core.logging.messages import logger
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class progress:
+    """Progress report of a long operation with rate and remaining time.
+
+    Used as `with progress(total=n, label="tiles", unit="tile") as bar: ... bar.update(1, loss="0.12")`. A terminal
+    shows a bar; other outputs get one line every 15 seconds and one at the end.
+    """
+
+    def __init__(self, *, total: int, label: str, unit: str = "it", done: int = 0, quiet: bool = False) -> None:
+        self.total, self.label, self.unit, self.done, self.quiet = total, label, unit, done, quiet
+        self._first = done
+        self._start = self._last_line = time.monotonic()
+        self._notes = ""
+        self._bar = (
+            tqdm(total=total, initial=done, desc=label, unit=unit, dynamic_ncols=True)
+            if sys.stderr.isatty() and not quiet
+            else None
+        )
+
+    def update(self, count: int = 1, **notes: str) -> None:
+        """Count `count` more units; `notes` (name=text) are shown after the rate."""
+        self.done += count
+        notes = {name: escaped(text) for name, text in notes.items()}
+        self._notes = "".join(f", {name} {text}" for name, text in notes.items())
+        if self._bar is not None:
+            self._bar.update(count)
+            if notes:
+                self._bar.set_postfix(notes, refresh=False)
+        elif not self.quiet and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._line()
+
+    def _line(self) -> None:
+        self._last_line = time.monotonic()
+        elapsed = self._last_line - self._start
+        rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
+        left = _span((self.total - self.done) / rate) if rate > 0 else "?"
+        share = 100 * self.done // self.total if self.total else 100
+        logger(f"dithc.{self.label}").info(
+            f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
+            f"{_span(elapsed)} gone, {left} left{self._notes}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif not self.quiet:
+            self._line()

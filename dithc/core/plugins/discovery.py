@@ -1,0 +1,88 @@
+"""Entry points of installed packages, by group and name."""
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, get_args
+
+from dithc.core.logging import UserError, problem
+
+Group = Literal["samplers", "sources", "codecs", "extractors", "conditions"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+FIX = "correct the package or install another version; docs/extending.md defines the contract"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """An entry point of an installed package. `name` is the `kind` in configurations, `target` the module and object."""
+
+    group: Group
+    name: str
+    package: str
+    version: str
+    target: str
+    point: EntryPoint = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.package} {self.version})"
+
+    def load(self) -> Any:
+        """Import the object; raises UserError if the import fails for any reason."""
+        try:
+            return self.point.load()
+        except (Exception, SystemExit) as error:
+            raise self.fault(
+                "cannot be loaded",
+                got=f"{type(error).__name__}: {error}",
+                expected=f"a module that can be imported and has {self.target}",
+            ) from error
+
+    def fault(self, what: str, *, got: object, expected: object) -> UserError:
+        """Build the error of an extension that violates its contract."""
+        named = f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group})"
+        return fault(f"{named} {what}", got=got, expected=expected)
+
+
+def fault(what: str, *, got: object, expected: object) -> UserError:
+    """Build the error of a package that violates its contract."""
+    return problem(what, got=got, expected=expected, fix=FIX)
+
+
+def installed(group: Group) -> list[Extension]:
+    """Return the extensions of a group in the order of their names, without importing them."""
+    return list(_read(tuple(sys.path), group))
+
+
+def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extension:
+    """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
+    known = installed(group)
+    found = [one for one in known if one.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise problem(
+            f"several packages provide {name!r} of dithc.{group}",
+            got=", ".join(f"{one.package} {one.version}" for one in found),
+            expected="one package",
+            fix="uninstall the other packages (pip uninstall)",
+        )
+    raise problem(
+        f"{name!r} is neither built in nor provided by an installed package",
+        got=f"dithc.{group} of installed packages: {', '.join(map(str, known)) or 'none'}",
+        expected=f"one of these or of {', '.join(built_in)}" if built_in else "one of these",
+        fix=f"correct the name, or pip install the package that provides it into this environment ({sys.prefix})",
+    )
+
+
+@cache
+def _read(_: tuple[str, ...], group: Group) -> tuple[Extension, ...]:
+    """Read the entry points of a group for the given sys.path; keeps equal names of several packages."""
+    found = {}
+    for point in entry_points(group=f"dithc.{group}"):
+        package, version = (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")
+        found[point.name, package] = Extension(
+            group=group, name=point.name, package=package, version=version, target=point.value, point=point
+        )
+    return tuple(found[key] for key in sorted(found))

@@ -1,0 +1,200 @@
+"""Document of a paper target: frozen records that are validated when built and when read, and their JSON."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from dithc.core.integrity import plain, seal, unseal
+from dithc.core.logging import problem
+
+TARGETS = ("table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56")
+Status = Literal["measured", "simulated", "published", "skipped", "out of memory"]
+Kind = Literal["measured", "simulated", "published"]
+Scale = Literal["ci", "node", "paper"]
+STATUSES: tuple[str, ...] = get_args(Status)
+VALUED = ("measured", "simulated")
+REASONED = ("simulated", "skipped", "out of memory")
+
+
+def _known(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{where}: {name} is {value!r}, expected one of: {', '.join(known)}")
+
+
+def _finite(where: str, **numbers: float | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{where}: {name} is {value}, expected a finite number or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number of a target, at a row and column of its table or figure.
+
+    Attributes:
+        id: unique within the target; the name of its file.
+        quantity: measured quantity, such as `seconds per iteration`.
+        unit: such as `s`, `GB`, `x`; empty for none.
+        value: null unless measured or simulated; `low` and `high` bound its spread.
+        published: number printed in the paper; null for none.
+        reason: reason of a skipped or out-of-memory cell; assumption of a simulation.
+        predicted_seconds: wall time predicted before the start.
+        command: command that measures this cell alone.
+        file: source of the number, relative to the page.
+    """
+
+    id: str
+    row: str
+    column: str
+    quantity: str
+    status: Status
+    unit: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    published: float | None = None
+    reason: str = ""
+    predicted_seconds: float | None = None
+    command: str = ""
+    file: str = ""
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"cell {self.id}"
+        _known(where, "status", self.status, STATUSES)
+        _finite(where, value=self.value, low=self.low, high=self.high, published=self.published)
+        if (self.value is not None) != (self.status in VALUED):
+            raise ValueError(f"{where}: status {self.status} contradicts value {self.value}")
+        if self.status in REASONED and not self.reason:
+            raise ValueError(f"{where}: status {self.status} requires a reason")
+        if self.status in VALUED and not self.file:
+            raise ValueError(f"{where}: status {self.status} requires a file")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"{where}: low {self.low} is above high {self.high}")
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over published; None if one is missing."""
+        return self.value / self.published if self.value is not None and self.published else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve of a figure.
+
+    Attributes:
+        kind: measured, simulated or published. Only measured curves are drawn solid.
+        x, y: points; null in y marks a missing point.
+        smoothed: smoothed y, or empty.
+        file: source of the points, relative to the page.
+    """
+
+    label: str
+    kind: Kind
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    smoothed: tuple[float | None, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"series {self.label!r}"
+        _known(where, "kind", self.kind, get_args(Kind))
+        for name in ("x", "y", "smoothed"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            if len(values) != len(self.x) and (values or name == "y"):
+                raise ValueError(f"{where}: {len(values)} numbers of {name}, {len(self.x)} of x")
+            for value in values:
+                _finite(where, **{name: value})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One image of a figure; `path` is relative to the page, `alt` is its text alternative."""
+
+    label: str
+    path: str
+    caption: str = ""
+    alt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A reproduced table or figure of the paper, one of `TARGETS`.
+
+    Attributes:
+        paper: heading in the paper, such as `Table 2`.
+        scale: minutes on a small machine, one node in a night, or the published settings.
+        machine: name, cores, memory_gib, isa and more.
+        versions: versions of dithc, torch, Python, and the commit.
+        digest: digest of settings and inputs.
+        notes: differences from the setting of the paper, shown on the figure.
+    """
+
+    target: str
+    title: str
+    paper: str
+    scale: Scale
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    digest: str = ""
+    cells: tuple[Cell, ...] = ()
+    series: tuple[Series, ...] = ()
+    images: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _known("document", "target", self.target, TARGETS)
+        _known(self.target, "scale", self.scale, get_args(Scale))
+        for name in ("cells", "series", "images", "notes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        ids = [cell.id for cell in self.cells]
+        if twice := {one for one in ids if ids.count(one) > 1}:
+            raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(twice))}")
+
+    def to_json(self) -> str:
+        """Return the sealed text; cells include their ratio."""
+        content = asdict(self)
+        for record, cell in zip(content["cells"], self.cells, strict=True):
+            record["ratio"] = cell.ratio
+        return seal(content)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse a document. Raise ValueError if a byte was altered, or if the content has another form."""
+        content = unseal(text)
+        parts = {
+            name: [_of(kind, one) for one in content.pop(name, ())]
+            for name, kind in (("cells", Cell), ("series", Series), ("images", Picture))
+        }
+        return cls(**_fields(cls, content), **parts)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a document from a file, or raise UserError."""
+        try:
+            return cls.from_json(plain(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise problem(
+                f"the document of a target cannot be read from {path}",
+                got=f"{type(error).__name__}: {error}",
+                expected="a JSON document of `dithc paper`",
+                fix="remove it and rebuild the target: existing cells are kept",
+            ) from error
+
+
+def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
+    """Build a part of a document; the ratio of a cell is computed instead of read."""
+    return kind(**_fields(kind, {name: value for name, value in content.items() if name != "ratio"}))
+
+
+def _fields(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    known = {one.name for one in fields(kind)}
+    if unknown := sorted(content.keys() - known):
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
+    return dict(content)

@@ -1,0 +1,109 @@
+"""Paths of weight files, and tensor names without wrapper prefixes."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import logger, problem
+
+DIFFUSERS_FILE = "diffusion_pytorch_model.safetensors"
+NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})$")
+WRAPPERS = frozenset(
+    {
+        *("module", "_orig_mod", "_fsdp_wrapped_module", "_fpw_module"),
+        *("_checkpoint_wrapped_module", "_forward_module", "_original_module"),
+    }
+)
+"""Attributes that hold a module in DistributedDataParallel, torch.compile, FSDP, activation checkpointing and
+Fabric."""
+AVERAGED = "n_averaged"  # counter of torch.optim.swa_utils.AveragedModel
+T = TypeVar("T")
+log = logger(__name__)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the weight files of a path.
+
+    Args:
+        path: A file; an index of shards (`*.index.json`); a name with numbered shards (`x-00001-of-00002.safetensors`),
+            or one of these shards; or a folder in the layout of diffusers, with one file or with shards.
+
+    Raises:
+        OSError: The file, the folder or a shard does not exist.
+        ValueError: An index is invalid.
+    """
+    if path.is_dir():
+        indexes = sorted(
+            path.glob("*.safetensors.index*.json"), key=lambda one: (not one.name.startswith(DIFFUSERS_FILE), one)
+        )
+        return files_of(path / DIFFUSERS_FILE if (path / DIFFUSERS_FILE).exists() or not indexes else indexes[0])
+    if path.suffix == ".json" and ".index" in path.suffixes and path.exists():
+        return _of_index(path)
+    if path.exists() and not NUMBERED.search(path.stem):
+        return [plain(path)]
+    stem = NUMBERED.sub("", path.stem)
+    counts = {
+        int(match[2])
+        for beside in path.parent.glob(f"*{path.suffix}")
+        if (match := NUMBERED.search(beside.stem)) and beside.stem[: match.start()] == stem
+    }
+    if len(counts) != 1:
+        raise FileNotFoundError(f"{path}: {f'shards of {sorted(counts)} files' if counts else 'no such file'}")
+    count = counts.pop()
+    return _all([path.with_name(f"{stem}-{number + 1:05d}-of-{count:05d}{path.suffix}") for number in range(count)])
+
+
+def _of_index(path: Path) -> list[Path]:
+    content = parse(plain(path).read_text())
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{path.name}: no `weight_map` of shards")
+    shards = sorted(set(names.values()))
+    if strange := [name for name in shards if Path(name).name != name]:
+        raise ValueError(f"{path.name}: shard {strange[0]!r} is not a file name")
+    return _all([path.with_name(name) for name in shards])
+
+
+def _all(files: list[Path]) -> list[Path]:
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise FileNotFoundError(f"{', '.join(missing[:3])} missing, of {len(files)} shards")
+    return files
+
+
+def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
+    """Remove the attributes of wrappers from all names of a state dictionary, at any depth; logs a removal in one line.
+
+    `source` names the file or object in messages. Raises UserError if two names differ by wrappers only.
+    """
+    parts = {key: str(key).split(".") for key in state}
+    names = {
+        key: ".".join([*(part for part in found[:-1] if part not in WRAPPERS), found[-1]])
+        for key, found in parts.items()
+    }
+    removed = sorted({part for found in parts.values() for part in found[:-1] if part in WRAPPERS})
+    if not removed:
+        return state
+    if "module" in removed and len(parts.get(AVERAGED, ())) == 1:
+        del names[AVERAGED]
+    if len(set(names.values())) < len(names):
+        twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
+        got, expected = f"{twice} twice", "each name once, with or without prefixes of wrappers"
+        raise problem(f"names in {source}", got=got, expected=expected, fix="save the weights of one model alone")
+    log.info(
+        "%s: removed the wrapper prefixes %s from names of weights", source, ", ".join(f"{one}." for one in removed)
+    )
+    return {name: state[key] for key, name in names.items()}
+
+
+def digest_of_files(paths: Sequence[Path], *, settings: Any = None) -> str:
+    """Return the SHA-256 over settings, as JSON unless None, and the bytes of files, in hex digits."""
+    digest = hashlib.sha256(b"" if settings is None else json.dumps(settings).encode())
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,146 @@
+"""Export of the images of a manifest: a folder of GeoTIFF files, or a zarr store, with a manifest."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from shutil import disk_usage
+from typing import Any, Literal
+
+import numpy as np
+
+from dithc.core.artifacts import Manifest, outputs
+from dithc.core.logging import logger, problem, progress
+from dithc.data import products
+from dithc.data.export.images import RealTiles, Samples
+from dithc.data.export.zarr_store import require_zarr, write_zarr
+
+Stage = Literal["sample", "tiles"]
+Format = Literal["geotiff", "zarr"]
+STORE = "images.zarr"
+OVERVIEWS = 4 / 3  # bytes of an image with all overviews, divided by bytes of the image
+log = logger(__name__)
+
+
+def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: str = ":") -> dict[str, Any]:
+    """Export the images of a manifest in the integer type of their dataset.
+
+    Args:
+        manifest: Manifest of the images.
+        stage: Stage of the manifest: generated images (`sample`) or real tiles (`tiles`).
+        layout: `geotiff` for one cloud-optimized file per image, `zarr` for one store, images.zarr.
+        out: Output folder. An earlier export is replaced on success and unchanged otherwise.
+        select: `FIRST:END` of the images; both are optional.
+
+    Returns:
+        The numbers of the new manifest.
+
+    Raises:
+        UserError: `select` selects no image, the inputs of the manifest are not found, `out` holds other files, zarr is
+            not installed, or the disk is full.
+    """
+    begun = time.monotonic()
+    images: Samples | RealTiles = Samples(manifest) if stage == "sample" else RealTiles(manifest)
+    if layout == "zarr" and not images.are_scenes:
+        require_zarr()
+    source = images.manifest
+    chosen = _chosen(select, len(images.labels))
+    if images.are_scenes:
+        _check_scenes(images, len(chosen), layout=layout, out=out)
+    try:
+        with outputs.OutputFolder(out).replaced(stage="export", name=source.name) as folder:
+            counter = _Counter(images.images(chosen), total=len(chosen))
+            if layout == "geotiff":
+                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counter]
+            else:
+                shape = (len(chosen), *images.image_shape)
+                paths = write_zarr(folder / STORE, counter, bands=images.bands, shape=shape, tags=images.tags)
+            numbers = {
+                "images": len(chosen),
+                "first": chosen[0],
+                "format": layout,
+                "bands": list(images.bands.names),
+                "values": len(chosen) * int(np.prod(images.image_shape)),
+                "clipped": dict(zip(images.bands.names, map(int, counter.clipped), strict=True)),
+            }
+            Manifest(
+                stage="export",
+                name=source.name,
+                spec={"format": layout, "first": chosen[0], "images": len(chosen)},
+                numbers=numbers,
+                files=Manifest.entries(folder, paths),
+                inputs={str(manifest): source.digest},
+                seconds=round(time.monotonic() - begun, 3),
+            ).write(folder / "manifest.json")
+    except OSError as error:
+        raise problem(
+            f"images could not be written to {out}",
+            got=error,
+            expected="a writable folder with enough disk space; an earlier export is unchanged",
+            fix="free space or choose another --out, then rerun the command",
+        ) from error
+    _tell(numbers, images.bands, out)
+    return numbers
+
+
+def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, out: Path) -> None:
+    if layout != "geotiff":
+        raise problem(
+            "scenes are written by rows",
+            got=f"--format {layout}",
+            expected="--format geotiff",
+            fix="use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it",
+        )
+    needed = int(np.prod(images.image_shape)) * np.dtype(images.bands.dtype).itemsize
+    # Assume that compression fails, and that one image exists twice while its overviews are built.
+    needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
+    free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
+    if needed > free:
+        raise problem(
+            f"{count} scene(s) of {' x '.join(map(str, images.image_shape))} are larger than the disk of {out}",
+            got=f"{free / 1e9:.2f} GB free",
+            expected=f"up to {needed / 1e9:.2f} GB, with overviews and one uncompressed scene",
+            fix="free space, choose another --out, or select fewer scenes with --select",
+        )
+
+
+def _chosen(select: str, count: int) -> range:
+    """Return the numbers of the images in `FIRST:END`."""
+    first, colon, end = select.partition(":")
+    if colon and all(not side or side.isdigit() for side in (first, end)):
+        chosen = range(int(first or 0), int(end or count))
+        if chosen and chosen.stop <= count:
+            return chosen
+    raise problem(
+        "--select selects no images",
+        got=select,
+        expected=f"FIRST:END within 0:{count}, without END itself",
+        fix=f"use a range such as 0:{min(count, 100)}",
+    )
+
+
+class _Counter:
+    """Iterator with a progress bar and counts of clipped values per band."""
+
+    def __init__(self, images: Iterable[tuple[products.Image, Any]], *, total: int) -> None:
+        self._images, self._total, self.clipped = images, total, np.zeros(1, np.int64)
+
+    def __iter__(self) -> Iterator[products.Image]:
+        with progress(total=self._total, label="export", unit="image") as bar:
+            for image, clipped in self._images:
+                yield image
+                self.clipped = self.clipped + clipped  # complete only after the consumer has written all rows
+                bar.update(1)
+
+
+def _tell(numbers: dict[str, Any], bands: products.Bands, out: Path) -> None:
+    clipped = Counter(numbers["clipped"])
+    summary = f"{numbers['images']} images in {out} ({numbers['format']}, {bands.dtype}, {bands.units or 'no units'})"
+    if not clipped.total():
+        log.info(f"{summary}; no values were clipped")
+        return
+    worst = ", ".join(f"{band} {count}" for band, count in clipped.most_common(3) if count)
+    share = clipped.total() / numbers["values"]
+    log.warning(
+        f"{summary}; {clipped.total()} values ({share:.2g} of all) are beyond {bands.dtype} and were clipped: {worst}"
+    )

@@ -1,0 +1,36 @@
+"""Search for the inputs of a manifest by digest, at the recorded paths and in the folder of the results."""
+
+from pathlib import Path
+
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import problem
+
+
+def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
+    """Return path and manifest of an input of a stage, or None.
+
+    The digest identifies the input. The search tries `at`, the recorded path, and the same folder of results as
+    `path`, for results that were moved together.
+    """
+    results = path.absolute().parents[min(2, len(path.absolute().parents) - 1)]  # of RESULTS/samples/NAME/manifest.json
+    for recorded, digest in manifest.inputs.items():
+        for candidate in (at or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
+            if candidate.is_file():
+                found = Manifest.read(candidate)
+                if (found.stage, found.digest) == (stage, digest):
+                    return candidate, found
+    return None
+
+
+def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest]:
+    """Return the result of `input_of`, or raise UserError if it is None."""
+    found = input_of(path, manifest, stage=stage, at=at)
+    if found is None:
+        recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
+        raise problem(
+            f"the {'scenes' if stage == 'stage' else stage} of {path} were not found",
+            got="no manifest of this stage and digest",
+            expected=f"one of its inputs at the recorded path or in the same folder of results: {recorded}",
+            fix="start in the working folder of the stages, copy all results, or rerun the earlier stage",
+        )
+    return found

@@ -1,0 +1,153 @@
+"""Iteration over the images of a manifest for export: generated images and real tiles.
+
+Legend: C bands, H, W image.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import logger
+from dithc.data import Tiles, products
+from dithc.data.export.find_inputs import input_of, needed_input
+from dithc.data.export.generated import Generated
+from dithc.data.export.open_stage import tile_places
+
+Clipped = npt.NDArray[np.int64]
+OF_SAMPLES = (
+    *("run", "size", "windows", "seam_ratio", "at", "described", "weights", "step", "seed", "codec", "sampler"),
+    *("steps", "guidance"),
+)
+"""Numbers of the manifest that become tags."""
+VALUES = 1 << 22  # values of a scene per read
+# Local system in meters from a corner, so that programs can measure lengths and areas.
+NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
+log = logger(__name__)
+
+
+class Samples(Generated):
+    """Generated images of a manifest, numbered for export."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of an image."""
+        return self.shape[1:]
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """Common tags of all images."""
+        said = {"evaluation": self.manifest.name}
+        said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
+        if trained := input_of(self.path, self.manifest, stage="train"):
+            said["checkpoint"] = trained[1].digest
+        elif self.manifest.numbers.get("step") is not None:
+            log.warning(f"omitting the checkpoint tag: the training run of {self.path} was not found")
+        return _tags(said, manifest=self.manifest, info=self.info)
+
+    def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
+        """Yield images, and their clipped values per band (final after the last row)."""
+        for number in numbers:
+            tags = self.tags | _of_image(number, int(self.labels[number]), self.info)
+            if self.are_scenes:
+                yield self._scene(number, tags)
+            else:
+                pixels, clipped = self.bands.stored(self.physical(np.array([number])))  # (1, C, S, S), (C,)
+                yield products.Image(name=f"image-{number:06d}", pixels=pixels[0], tags=tags), clipped
+
+    def _scene(self, number: int, tags: dict[str, str]) -> tuple[products.Image, Clipped]:
+        clipped: Clipped = np.zeros(len(self.bands.names), np.int64)
+        bands, height, width = self.image_shape
+
+        def rows() -> Iterator[npt.NDArray[Any]]:
+            count = max(1, VALUES // (bands * width))
+            for top in range(0, height, count):
+                lines = slice(top, min(top + count, height))
+                pixels, beyond = self.bands.stored(self.physical(np.array([number]), lines))
+                clipped[:] += beyond
+                yield pixels[0]  # (C, rows, W)
+
+        gsd = self.info.get("gsd_m")
+        return products.Image(
+            name=f"image-{number:06d}",
+            pixels=rows(),
+            shape=(bands, height, width),
+            tags=tags,
+            crs=NOWHERE if gsd else None,
+            transform=(gsd, 0.0, 0.0, 0.0, -gsd, 0.0) if gsd else None,
+        ), clipped
+
+
+class RealTiles:
+    """Accepted tiles of a manifest with place and mask, with the attributes and methods of `Samples` for export."""
+
+    are_scenes = False
+
+    def __init__(self, path: Path) -> None:
+        self.manifest = Manifest.read(path, stage="tiles")
+        self._tiles = Tiles(path.parent)
+        self._scenes = products.Scenes(needed_input(path, self.manifest, stage="stage")[0].parent)
+        self.bands, self.labels = products.Bands.of(self._tiles.info), self._tiles.labels
+        size = self._tiles.info["size"]
+        self.image_shape = (len(self.bands.names), size, size)
+        self._columns = self._tiles.accepted("tile_id", "scene_id", "y", "x", "split", "valid_frac")
+        self._places = tile_places(self._columns, self._scenes)
+        self._numbers = {scene_id: number for number, scene_id in enumerate(self._scenes.columns["scene_id"])}
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """Common tags of all images."""
+        return _tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
+
+    def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
+        """Yield tiles, and the number of values per band that equal no data."""
+        for number in numbers:
+            pixels, valid = self._tiles.stored(np.array([number])), self._valid(number)  # (1, C, S, S), (S, S)
+            kept, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
+            crs, transform = self._places[number]
+            tags = {name: str(self._columns[name][number]) for name in ("tile_id", "scene_id", "split")}
+            tags = _upper(tags) | _of_image(number, int(self.labels[number]), self._tiles.info)
+            yield (
+                products.Image(
+                    name=f"tile-{number:06d}",
+                    pixels=kept[0],
+                    tags=self.tags | tags,
+                    valid=valid,
+                    crs=crs,
+                    transform=transform,
+                ),
+                clipped,
+            )
+
+    def _valid(self, number: int) -> npt.NDArray[np.bool_] | None:
+        """Return the valid pixels (S, S) of a tile; None if all are valid."""
+        if self._columns["valid_frac"][number] == 1.0:
+            return None
+        scene = self._numbers[self._columns["scene_id"][number]]
+        y, x, size = self._columns["y"][number], self._columns["x"][number], self.image_shape[1]
+        mask = self._scenes.mask_of(scene)[y : y + size, x : x + size]
+        return np.asarray(mask != products.Mask.INVALID)
+
+
+def _tags(said: dict[str, Any], *, manifest: Manifest, info: dict[str, Any]) -> dict[str, str]:
+    said = {"version": version("dithc"), "stage": manifest.stage, "manifest": manifest.digest, **said}
+    if info.get("gsd_m"):  # images of class folders have none
+        said["gsd_m"] = info["gsd_m"]
+    return {"TIFFTAG_SOFTWARE": f"dithc {said['version']}"} | _upper(said)
+
+
+def _of_image(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
+    said: dict[str, Any] = {"index": number, "label": label}
+    classes = info.get("classes", [])
+    return _upper(said | ({"class": classes[label]} if label < len(classes) else {}))
+
+
+def _upper(said: dict[str, Any]) -> dict[str, str]:
+    said = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in said.items()}
+    return {f"DITHC_{name.upper()}": str(value) for name, value in said.items() if value is not None}

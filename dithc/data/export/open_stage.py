@@ -1,0 +1,220 @@
+"""Output of a stage as an xarray.DataArray.
+
+Legend: N images, C bands, H, W image; Z latent channels, h, w latent.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray
+
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import logger, problem
+from dithc.data import Rows, Tiles, products
+from dithc.data.export.find_inputs import input_of
+from dithc.data.export.generated import Generated
+from dithc.data.export.lazy_arrays import Joined, Key, Read, taken, variable
+
+Array = npt.NDArray[Any]
+IMAGE_DIMS = ("image", "band", "y", "x")
+SAID = ("described", "run", "at", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
+log = logger(__name__)
+
+
+class Content(NamedTuple):
+    """Array of a stage, its coordinates and its attributes."""
+
+    array: xarray.Variable
+    coordinates: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+Opener = Callable[[Path, Manifest, int | None], Content]
+
+
+def read(manifest: Path | str, *, image: int | None = None, latents: Opener | None = None) -> xarray.DataArray:
+    """Open the output of a stage. Pixels are read from disk on access.
+
+    Args:
+        manifest: Manifest of the stage `stage` (scenes), `tiles`, `latents`, `sample` or `features`.
+        image: Number of a single image to open. Required if the scenes have different shapes. A georeferenced image has
+            coordinates `y` and `x` of its pixel centers.
+        latents: Opens the output of the stage `latents`, whose package is above this package.
+
+    Returns:
+        Scenes, tiles and samples: (image, band, y, x) float32 in the units of the dataset, with the names of the bands.
+        Latents: (image, moment, channel, y, x) float16, unscaled, without augmentation. Features: (image, feature)
+        float32. Coordinates along `image` are `label` and similar columns. Scenes have a `mask` (0 no data, 1 valid, 2
+        cloud). Scenes and tiles have `crs`, and in its units the outer corner (`left`, `top`) and the pixel size (`dx`,
+        `dy`); grids are never rotated. Attributes: stage, name, digest, units, and values of the manifest.
+
+    Raises:
+        UserError: The manifest or image does not exist, a file is damaged, the stage has no arrays, or the dataset of
+            the samples is not found.
+    """
+    path = Path(manifest)
+    content = Manifest.read(path)
+    stages = STAGES | ({"latents": latents} if latents else {})
+    if content.stage not in stages:
+        got, expected = f"stage {content.stage!r}", ", ".join(stages)
+        raise problem(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
+    opened = stages[content.stage](path, content, image)
+    said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
+    attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | said | opened.attributes
+    whole = xarray.Dataset({content.stage: opened.array}, coords=opened.coordinates)[content.stage]
+    whole.attrs = attributes
+    return whole if image is None else _one(whole, image, path)
+
+
+def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
+    numbers = whole.coords["image"].values
+    if image not in numbers:
+        expected = f"0 to {numbers.max(initial=0)}"
+        raise problem(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
+    chosen = whole.sel(image=image)
+    if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
+        left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
+        x, y = left + dx * (np.arange(chosen.sizes["x"]) + 0.5), top + dy * (np.arange(chosen.sizes["y"]) + 0.5)
+        chosen = chosen.assign_coords(x=x, y=y)
+    return chosen
+
+
+def _scene_pixels(path: Path, _: Manifest, first: int) -> Read:
+    scenes = products.Scenes(path.parent)
+    bands = products.Bands.of(scenes.index)
+
+    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
+        band, *window = rest
+        stored = [taken(scenes.pixels_of(first + row)[None], (slice(None), *window)) for row in rows]
+        return taken(bands.physical(np.concatenate(stored)), (band,))
+
+    return pixels
+
+
+def _scene_masks(path: Path, _: Manifest, first: int) -> Read:
+    scenes = products.Scenes(path.parent)
+    return lambda rows, rest: np.concatenate([taken(scenes.mask_of(first + row)[None], rest) for row in rows])
+
+
+def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
+    scenes = products.Scenes(path.parent)
+    bands = products.Bands.of(scenes.index)
+    sides = list(zip(scenes.columns["height"], scenes.columns["width"], strict=True))
+    if image is None and len(set(sides)) > 1:
+        raise problem(
+            f"the scenes of {path} have different shapes",
+            got=f"{len(sides)} scenes of {len(set(sides))} shapes",
+            expected="scenes of one shape, or the number of a single scene",
+            fix="open the scenes one by one, with image=0, image=1, ...",
+        )
+    chosen = np.arange(scenes.count)
+    if image is not None and 0 <= image < scenes.count:
+        chosen = chosen[image : image + 1]
+    height, width = sides[chosen[0]]
+    first, origin = int(chosen[0]), (path, manifest)
+    shape = (len(chosen), len(bands.names), height, width)
+    array = variable(IMAGE_DIMS, shape, np.float32, origin, _scene_pixels, first)
+    mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, origin, _scene_masks, first)
+    columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
+    places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
+    coordinates = {**along(columns), **_located(places), "mask": mask}
+    return Content(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
+
+
+def _tile_pixels(path: Path, _: Manifest) -> Read:
+    tiles = Tiles(path.parent)
+    bands = products.Bands.of(tiles.info)
+    return lambda rows, rest: taken(bands.physical(tiles.stored(rows)), rest)
+
+
+def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
+    tiles = Tiles(path.parent)
+    bands, size = products.Bands.of(tiles.info), tiles.info["size"]
+
+    columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
+    coordinates = along({name: columns[name] for name in ("tile_id", "split", "label")})
+    found = input_of(path, manifest, stage="stage")
+    if found is None:
+        log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
+    else:
+        scenes = products.Scenes(found[0].parent)
+        coordinates |= _located(tile_places(columns, scenes))
+    shape = (tiles.count, len(bands.names), size, size)
+    array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)
+    everything = {"image": np.arange(tiles.count), **coordinates, "band": list(bands.names)}
+    return Content(array, everything, _said(bands, tiles.info))
+
+
+def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
+    """Return coordinate system and affine coefficients of each tile."""
+    rows = zip(*(scenes.columns[name] for name in ("scene_id", "crs", "transform")), strict=True)
+    of_scene = {scene_id: (crs, transform) for scene_id, crs, transform in rows}
+    places: list[tuple[str | None, Any]] = []
+    for scene_id, y, x in zip(columns["scene_id"], columns["y"], columns["x"], strict=True):
+        crs, transform = of_scene[scene_id]
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (a, b, c + a * x + b * y, d, e, f + d * x + e * y)
+        places.append((crs, transform))
+    return places
+
+
+def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:
+    made = Generated(path, tiles=tiles)
+    return lambda rows, rest: taken(made.physical(rows), rest)
+
+
+def _samples(path: Path, manifest: Manifest, _: int | None) -> Content:
+    made = Generated(path)
+    array = variable(IMAGE_DIMS, made.shape, np.float32, (path, manifest), _sample_pixels, made.tiles.absolute())
+    coordinates = {"image": np.arange(made.count), **along({"label": made.labels}), "band": list(made.bands.names)}
+    return Content(array, coordinates, _said(made.bands, made.info))
+
+
+def _joined(path: Path, manifest: Manifest) -> Joined:
+    names = [entry["path"] for entry in manifest.files]
+    return Joined([path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")])
+
+
+def _feature_rows(path: Path, manifest: Manifest) -> Read:
+    return _joined(path, manifest).read
+
+
+def _features(path: Path, manifest: Manifest, _: int | None) -> Content:
+    joined = _joined(path, manifest)
+    array = variable(("image", "feature"), joined.shape, joined.dtype, (path, manifest), _feature_rows)
+    return Content(array, {"image": np.arange(joined.shape[0])}, {})
+
+
+def along(columns: dict[str, Any]) -> dict[str, Any]:
+    """Return coordinates along the images from columns by name."""
+    return {name: ("image", np.asarray(values)) for name, values in columns.items()}
+
+
+def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
+    """Return coordinates such that x = left + dx * column, y = top + dy * row."""
+    if all(transform is None for _, transform in places):
+        return {}
+    nowhere = (np.nan,) * 6
+    a, _, c, _, e, f = np.array([transform or nowhere for _, transform in places], np.float64).T
+    return along({"crs": [crs or "" for crs, _ in places], "left": c, "top": f, "dx": a, "dy": e})
+
+
+def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes; scale and offset are single numbers if all bands share them."""
+    scale, offset = (list(dict.fromkeys(values)) for values in (bands.scale, bands.offset))
+    said = {"units": bands.units, "gsd_m": info.get("gsd_m"), "classes": info.get("classes")}
+    said |= {"scale": scale[0] if len(scale) == 1 else list(bands.scale)}
+    said |= {"offset": offset[0] if len(offset) == 1 else list(bands.offset)}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+STAGES: dict[str, Opener] = {
+    "stage": _scenes,
+    "tiles": _tiles,
+    "sample": _samples,
+    "features": _features,
+}

@@ -1,0 +1,96 @@
+"""Checks of user files before use: regular files inside their product, with pixels that fit into memory."""
+
+import os
+import resource
+import stat
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+
+from dithc.core.logging import UserError, problem
+from dithc.engine.hardware import Limits
+
+SCENE_BYTES = 32 << 30
+"""Most bytes of pixels per scene, on any machine: 50 times the largest scene that satellites deliver."""
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+WHOLE = "copy the file again from its source, or remove it from the folder"
+CONTAINED = "copy the product with files instead of links (cp -rL), or download it again"
+
+
+def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
+    """Open a file for reading after `check_regular`; raise UserError as `check_regular`, or without permission."""
+    check_regular(path, inside=inside)
+    try:
+        return path.open("rb")
+    except PermissionError as error:
+        expected, fix = (
+            "a file that this user can read",
+            f"change its permissions: chmod u+r '{printable(str(path))}'",
+        )
+        raise _not_used(path, got=error.strerror, expected=expected, fix=fix) from error
+
+
+def check_regular(path: Path, *, inside: Path | None = None) -> None:
+    """Raise UserError unless `path` is a regular file, or a link to one, in the folder `inside` (None: anywhere).
+
+    The file is not opened, because opening a pipe may block and a device may never end. `..`, absolute paths and links
+    must not lead out of `inside`.
+    """
+    check_inside(path, inside)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        got = f"a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else error.strerror
+        raise _not_used(path, got=got, expected="a file", fix=WHOLE) from error
+    if not stat.S_ISREG(mode):
+        raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", fix=WHOLE)
+
+
+def check_inside(path: Path, folder: Path | None) -> None:
+    """Raise UserError if a path or its links lead out of a folder; no file is opened."""
+    if folder is None:
+        return
+    real = os.path.realpath(path)
+    if not Path(real).is_relative_to(os.path.realpath(folder)):
+        got, expected = f"a path that leads to {real}", f"a file inside {folder.name}"
+        raise _not_used(path, got=got, expected=expected, fix=CONTAINED)
+
+
+def check_room(path: Path, num_bytes: int, *, said: str) -> None:
+    """Raise UserError if `num_bytes` of pixels exceed `room_bytes`; `said` is their shape and type in the header."""
+    if num_bytes > room_bytes():
+        raise _not_used(
+            path,
+            got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
+            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
+            fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it on a machine with more memory",
+        )
+
+
+def room_bytes() -> int:
+    """Return the most bytes of pixels per scene: half of the available memory, at most `SCENE_BYTES`."""
+    return min(2 * SCENE_BYTES, memory_bytes()) // 2
+
+
+@cache
+def memory_bytes() -> int:
+    """Return the memory available to this process, by machine, control group and resource limits."""
+    of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
+    return min(of_machine, Limits.read().memory_limit_bytes or of_machine, *limits)
+
+
+def printable(text: str) -> str:
+    """Escape the undecodable bytes of a file name as `\\udcff`, because tables and logs require UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _not_used(path: Path, *, got: object, expected: str, fix: str) -> UserError:
+    return problem(f"{path} cannot be read", got=got, expected=expected, fix=fix)

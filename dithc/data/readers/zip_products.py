@@ -1,0 +1,113 @@
+"""Zip files of products, checked by their directory and unpacked while they are read."""
+
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from dithc.core.clutter import is_clutter
+from dithc.data.archives import check_disk, scratch
+from dithc.data.file_checks import open_regular
+from dithc.data.scene import Reason, Refused
+
+SUFFIX = ".zip"
+MOST_FILES, MOST_RATIO = 100_000, 100
+"""Limits of a zip file. Products have hundreds of files, with many granules thousands. The compression ratio is 20 for
+XML and about 1 for JPEG 2000.
+"""
+BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
+"""Exceptions of zipfile for damaged, encrypted or invalid archives, besides OSError and ValueError."""
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of files in a zip file; OSError if it is damaged, UserError if it is not regular."""
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return [name for name in archive.namelist() if not is_clutter(name)]
+    except BROKEN as error:
+        raise OSError(f"the zip file cannot be read: {error}") from error
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder with the content of a zip file, after checks of all entries and their checksums."""
+    with scratch(path) as folder:
+        try:
+            with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+                entries = _judged(archive.infolist(), path, folder)
+                for entry in entries:
+                    if not is_clutter(entry.filename):
+                        _unpack(archive, entry, folder)
+        except BROKEN as error:
+            raise OSError(f"the zip file is damaged: {error}") from error
+        yield folder
+
+
+def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
+    """Return the entries if names, types, sizes and free disk space allow unpacking."""
+    if odd := next((entry for entry in entries if not _is_plain(entry)), None):
+        raise _hostile(
+            path,
+            got=f"the entry {odd.filename!r}",
+            expected="plain files and folders with relative names that stay inside, stored or deflated, not encrypted",
+        )
+    names = [entry.filename.rstrip("/") for entry in entries]
+    if len(set(names)) < len(names) or len(names) > MOST_FILES:
+        raise _hostile(
+            path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MOST_FILES} at most"
+        )
+    packed, real = (
+        (sum(sizes) for sizes in zip(*((one.compress_size, one.file_size) for one in entries), strict=True))
+        if entries
+        else (0, 0)
+    )
+    size = path.stat().st_size
+    if packed > size or real > MOST_RATIO * size:
+        raise _hostile(
+            path,
+            got=f"{real} bytes in {size}, of which its entries use {packed}",
+            expected=f"at most {MOST_RATIO} times its size",
+        )
+    check_disk(path, real, folder)
+    return entries
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    """Return whether an entry is a plain, safely named file or folder.
+
+    Methods other than deflate can expand a block of a megabyte to gigabytes before its size is checked. An entry with
+    two names (newer zipfile reads one from an extra field) could be checked by one and written by the other.
+    """
+    name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
+    known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
+    inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
+    return (
+        known
+        and inside
+        and not set("\\\0:") & set(name)
+        and kind in (0, stat.S_IFREG, stat.S_IFDIR)
+        and not entry.flag_bits & 1
+    )
+
+
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
+    """Write one entry; zipfile limits it to the size in the directory and compares its checksum."""
+    target = folder / PurePosixPath(entry.filename)
+    if entry.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(entry) as source, target.open("xb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+        if file.tell() != entry.file_size:
+            raise OSError(f"the zip file is truncated: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
+
+
+def _hostile(path: Path, *, got: str, expected: str) -> Refused:
+    fix = "download it again; if you created it, pack the product's folder unchanged (zip -r)"
+    return Refused(
+        Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix
+    )

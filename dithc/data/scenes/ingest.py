@@ -1,0 +1,190 @@
+"""Stage `scenes`: read every file of a source once, check it, stack it with scenes of its shape, and record a row."""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.core.artifacts import Manifest, atomic_write, digest, outputs, summaries
+from dithc.core.logging import UserError, logger, problem, progress
+from dithc.data.file_checks import printable
+from dithc.data.parquet import TableWriter
+from dithc.data.readers import Scenes, read_scenes, state_of
+from dithc.data.scene import Reason, Refused, Rejection
+from dithc.data.scenes.read_scenes import gather
+from dithc.data.scenes.scene_cache import COLUMNS, Found, Record, partial_folder, rejected_row
+from dithc.data.scenes.stacks import Stacks, link
+
+SCHEMA_VERSION = 2
+"""Version 2 omits the mask of a stack with valid pixels only (null in the index)."""
+TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
+EXAMPLES_PER_REASON = 2
+SAME_GSD = 0.01
+SEVERAL = ("multi-page", "animated")
+"""Notes of files with several images, of which the first is read."""
+DECODERS = ("rasterio", "pillow", "numpy")
+log = logger(__name__)
+
+
+def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> summaries.Stage:
+    """Stage all scenes of a source: stacks, `scenes.parquet` and `scenes.json`; return values for the manifest.
+
+    Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged.
+    Neither reuse nor `threads` changes a byte of the result. Several threads read with processes. `out` is replaced on
+    success only.
+
+    Raises:
+        UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
+    """
+    scenes = read_scenes(dataset.source, folder)
+    settings = _settings(dataset.source, scenes.classes)
+    with partial_folder(out, settings=settings) as (partial, kept), outputs.OutputFolder(out).replaced() as temporary:
+        tally, growing = Tally(), partial / "now"
+        growing.mkdir()
+        with (
+            TableWriter(growing / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
+            Record(growing, settings=settings) as record,
+            progress(total=len(scenes), label="scenes", unit="scene") as bar,
+        ):
+            for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
+                scene = _consistent(found, tally)
+                if isinstance(scene, Rejection):
+                    tally.refuse(scene)
+                    table.add(**rejected_row(scene, folder))
+                else:
+                    tally.accept(scene)
+                    placed = record.add(scene, state)
+                    table.add(**scene.row, stack=placed.stack, row=placed.row)
+                bar.update(1, rejected=str(tally.rejected))
+        tally.left_out = scenes.left_out()
+        if dataset.source.kind == "sentinel2-array":
+            _check_declared(folder, tally)
+        if tally.accepted <= tally.unlike or tally.rejected > dataset.max_rejected * len(scenes):
+            raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
+        atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
+        for path in sorted(growing.iterdir()):
+            link(path, temporary / path.name)
+    for reason, count in tally.reasons.items():
+        log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {tally.examples[reason][0]}")
+    if pages := sum(tally.notes[note] for note in SEVERAL):
+        log.warning(
+            f"scenes with further pages or frames, which are not read: {pages}; write each to a file (tiffsplit)"
+        )
+    return tally.numbers()
+
+
+def _settings(source: datasets.Source, classes: list[str]) -> str:
+    """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes."""
+    dem = getattr(source, "dem", None)
+    ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
+    code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
+    if isinstance(source, datasets.InstalledSource):
+        code |= {"extension": " ".join(source.extension.values())}
+    return digest(
+        {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
+    )
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Counts of a staging run."""
+
+    first: dict[str, Any] = field(default_factory=dict)  # properties that all scenes must share
+    accepted: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)  # of rejected scenes
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # messages per reason
+    notes: Counter[str] = field(default_factory=Counter)
+    unlike: int = 0  # scenes with another data type than the first
+    left_out: dict[str, int] = field(default_factory=dict)  # files that no reader opens, by suffix
+
+    @property
+    def rejected(self) -> int:
+        return self.reasons.total()
+
+    def accept(self, scene: Found) -> None:
+        self.accepted += 1
+        self.notes.update(scene.notes)
+        self.first = self.first or scene.kind
+
+    def refuse(self, rejection: Rejection) -> None:
+        reason = str(rejection.refused.reason)
+        self.reasons[reason] += 1
+        if len(self.examples[reason]) < EXAMPLES_PER_REASON:
+            refused = rejection.refused
+            text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.fix}"
+            self.examples[reason].append(printable(text))
+
+    def numbers(self) -> summaries.Stage:
+        return {
+            "scenes": self.accepted + self.rejected,
+            "accepted": self.accepted,
+            "rejected": dict(self.reasons),
+            "notes": dict(self.notes),
+            "left_out": self.left_out,
+            "bands": self.first["bands"],
+        }
+
+
+def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
+    """Return the scene, or a rejection if bands, type or pixel size differ from the first accepted scene."""
+    refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
+    if refused is None or isinstance(found, Rejection):
+        return found
+    tally.unlike += refused.reason == Reason.WRONG_DTYPE
+    return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
+
+
+def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
+    bands, gsd_m = kind["bands"], kind["gsd_m"]
+    fix = "list the other files in `source.exclude`, or define another dataset for them"
+    for name in ("file_dtype", "dtype", "units", "scale", "offset"):
+        if kind[name] != first[name]:
+            what = f"the {name.replace('file_', '')} of the file differs from the first scene"
+            return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
+    if bands != first["bands"]:
+        what, got, expected = "the bands differ from the previous scenes", ", ".join(bands), first["bands"]
+        return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
+    if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
+        what, got, expected = "the pixel size differs from the previous scenes", gsd_m, first["gsd_m"]
+        fix += ", or resample them (gdalwarp -tr)"
+        return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix)
+    return None
+
+
+def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tally) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": dataset.source.kind,
+        **tally.first,
+        "classes": scenes.classes,
+        "counts": tally.numbers(),
+        "stacks": stacks.entries,
+    }
+
+
+def _check_declared(folder: Path, tally: Tally) -> None:
+    """Reject a dataset if some files contradict the declared offset, because the other files are then doubtful."""
+    reason = str(Reason.OFFSET_CONTRADICTION)
+    if not tally.reasons[reason]:
+        return
+    raise problem(
+        f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
+        got="".join(f"\n    {text}" for text in tally.examples[reason]),
+        expected="an offset that fits every file: if some contradict it, others may be wrong without detection",
+        fix="follow each line; put files of two types into two datasets, and remove a single deviating file",
+    )
+
+
+def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
+    lines = [
+        f"{count} x {reason}: {text}" for reason, count in tally.reasons.items() for text in tally.examples[reason]
+    ]
+    return problem(
+        f"{tally.rejected} of {total} scenes in {folder} cannot be used",
+        got="".join(f"\n    {line}" for line in lines),
+        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",
+        fix="follow each line; if the rejected files may be omitted, raise `max_rejected` of the dataset",
+    )

@@ -1,0 +1,312 @@
+"""Scenes as stored: rows of the table, and records next to stacks, which later runs reuse instead of reading the files.
+
+A line (`Found.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
+observed state of the scene's files are unchanged. The bytes are valid if their hash matches. No flush or completeness
+is required: a later run uses the intact scenes of a killed run, and reads damaged scenes from their files.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dithc.core.artifacts import outputs
+from dithc.core.integrity import seal_line, unseal_lines
+from dithc.core.logging import UserError, logger
+from dithc.data.file_checks import printable
+from dithc.data.npy_writer import NO_SPACE
+from dithc.data.parquet import Kind
+from dithc.data.readers import scene_id
+from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
+
+RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
+BLOCK_BYTES = 1 << 22
+COLUMNS: dict[str, Kind] = {
+    "scene_id": "text",
+    "status": "text",
+    "reason": "text",
+    "what": "text",
+    "got": "text",
+    "expected": "text",
+    "fix": "text",
+    "stack": "int",
+    "row": "int",
+    "path": "text",
+    "sha256": "text",
+    "label": "int",
+    "n_bands": "int",
+    "height": "int",
+    "width": "int",
+    "dtype": "text",
+    "gsd_m": "float",
+    "crs": "text",
+    "crs_epsg": "int",
+    "transform": "floats",
+    "valid_frac": "float",
+    "product_id": "text",
+    "satellite": "text",
+    "sensor": "text",
+    "sensing_time": "text",
+    "baseline": "text",
+    "level": "text",
+    "offset_source": "text",
+    "offsets": "floats",
+    "notes": "text",
+}
+log = logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An accepted scene, ready to be stacked."""
+
+    scene_id: str
+    path: Path
+    row: dict[str, Any]  # of the table, without its position in a stack
+    kind: dict[str, Any]  # bands, dtype, units, scale, offset, gsd_m: the same for all scenes of a dataset
+    notes: Sequence[str]
+    pixels: Array | Path  # (C, H, W), or the file of a stack that contains only this scene
+    mask: Array | None  # (H, W), None if every pixel is valid
+    shape: tuple[int, ...]
+    sha256: str  # of pixels and mask
+
+    @classmethod
+    def of(cls, scene: Scene, folder: Path, canvas: FileCanvas) -> Self:
+        """Build from a scene that was just read; pixels on the canvas stay in its file."""
+        values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
+        kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
+        kind |= {"gsd_m": scene.place.gsd_m, "bands": scene.bands, "dtype": dtype}
+        kind |= {"file_dtype": scene.facts.get("dtype", dtype)}
+        canvas.release()
+        painted = canvas.path
+        pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted
+        marked = None if bool((mask == Mask.VALID).all()) else np.ascontiguousarray(mask)
+        digest = hashlib.sha256()
+        _hash(digest, pixels, offset=None if painted is None else painted.stat().st_size - values.nbytes)
+        if marked is not None:
+            digest.update(marked.data)
+        return cls(
+            scene_id=scene.scene_id,
+            path=scene.path,
+            row=_row(scene, folder),
+            kind=kind,
+            notes=scene.notes,
+            pixels=pixels,
+            mask=marked,
+            shape=values.shape,
+            sha256=digest.hexdigest(),
+        )
+
+    def line(self, placed: Placed, state: str | None) -> dict[str, Any]:
+        """Return the recorded line: all fields, with file positions instead of arrays."""
+        row = {name: value for name, value in self.row.items() if value is not None}
+        same = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
+        return {**same, "state": state, "shape": self.shape, "pixels": placed.pixels, "mask": placed.mask}
+
+
+class Record:
+    """Stacks in a folder, with one recorded line per scene."""
+
+    def __init__(self, folder: Path, *, settings: str) -> None:
+        self.folder, self.stacks = folder, Stacks(folder)
+        self._file = (folder / RECORD_FILE).open("x", buffering=1)  # line-buffered
+        self._file.write(seal_line({"settings": settings}))
+
+    def add(self, found: Found, state: str | None) -> Placed:
+        placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
+        self._file.write(seal_line(found.line(placed, state)))
+        return placed
+
+    def refuse(self, rejection: Rejection, state: str | None) -> None:
+        told = {name: str(getattr(rejection.refused, name)) for name in ("reason", "what", "got", "expected", "fix")}
+        self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.stacks.__exit__(kind, *rest)
+        try:
+            self._file.close()
+        except OSError:  # a second error (the disk is full) must not hide the first
+            if kind is None:
+                raise
+
+
+class Kept:
+    """A folder written by `Record`, complete or not; scenes are taken out one at a time.
+
+    Scenes read with other `settings` are ignored. If this run wrote the folder (`is_own`), its bytes are not hashed, and its
+    rejections are reused.
+    """
+
+    def __init__(self, folder: Path, *, settings: str, is_own: bool = False) -> None:
+        self.folder, self.is_own = folder, is_own
+        self._lines: dict[str, tuple[str | None, int]] = {}  # state, and offset of the line: scenes may be millions
+        with suppress(FileNotFoundError):
+            self._index(settings)
+
+    def _index(self, settings: str) -> None:
+        with (self.folder / RECORD_FILE).open("rb") as file:
+            if (_unsealed(file.readline()) or {}).get("settings") != settings:
+                return
+            place = file.tell()
+            for text in file:
+                line = _unsealed(text) or {}
+                if "id" in line and (self.is_own or "refused" not in line):
+                    self._lines[line["id"]] = line["state"], place
+                place += len(text)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def state(self, scene_id: str) -> str | None:
+        """Return the state of the scene's files when it was read; None if missing or without observable state."""
+        return self._lines.get(scene_id, (None, 0))[0]
+
+    def take(self, scene_id: str, path: Path) -> Found | Rejection | None:
+        """Take a scene out; `path` is its current file. Return None, with a warning, if the record is damaged."""
+        _, place = self._lines.pop(scene_id)
+        try:
+            with (self.folder / RECORD_FILE).open("rb") as file:
+                file.seek(place)
+                line = _unsealed(file.readline())
+            if line is None or line["id"] != scene_id:
+                raise OSError("its line was altered")
+            if told := line.get("refused"):
+                refused = Refused(Reason(told.pop("reason")), told.pop("what"), **told)
+                return Rejection(scene_id=scene_id, path=path, refused=refused)
+            return self._found(line, path)
+        except OSError as error:
+            log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
+            return None
+
+    def _found(self, line: dict[str, Any], path: Path) -> Found:
+        shape, dtype = tuple(line["shape"]), line["kind"]["dtype"]
+        name, offset = line["pixels"]
+        pixels: Array | Path = self.folder / name
+        if not fills_a_stack(shape, dtype):
+            pixels = _read(self.folder / name, offset, shape, dtype)
+        elif (self.folder / name).stat().st_size != offset + bytes_of(shape, dtype):
+            raise OSError(f"{name} does not have the length that was written")
+        mask = line["mask"] and _read(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
+        if mask is not None and (mask == Mask.VALID).all():  # another scene of its stack has invalid pixels
+            mask = None
+        if not self.is_own:
+            digest = hashlib.sha256()
+            _hash(digest, pixels, offset=offset)
+            if mask is not None:
+                digest.update(mask.data)
+            if digest.hexdigest() != line["sha256"]:
+                raise OSError("its bytes were altered")
+        same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
+        return Found(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
+
+
+@contextmanager
+def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kept]]]:
+    """Yield a folder next to `out` for new scenes, with reusable results of earlier runs from it and from `out`.
+
+    The folder is removed on success and stays after an interruption or error. `settings` is a digest of all settings
+    of scenes.
+    """
+    folder = out.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
+    outputs.make_scratch(partial)
+    try:
+        if kept := _left(partial, settings=settings):
+            log.info(f"{sum(map(len, kept))} scenes of an interrupted run are reused if their files are unchanged")
+        yield partial, [*kept, Kept(folder, settings=settings)]
+    except BaseException as error:
+        if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
+            outputs.remove(partial)
+        elif _left(partial, settings=settings):
+            log.info(f"kept the scenes read so far in {partial} for the next run")
+        else:
+            outputs.remove(partial)
+        raise
+    outputs.remove(partial)
+
+
+def _left(partial: Path, *, settings: str) -> list[Kept]:
+    """Return results of earlier runs; remove folders that are empty or have other settings."""
+    earlier = [path for path in partial.iterdir() if path.is_dir()]
+    for number, old in enumerate(sorted(earlier)):
+        if not old.name.startswith(BEFORE):
+            old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")
+    kept = []
+    for old in sorted(path for path in partial.iterdir() if path.is_dir()):
+        found = Kept(old, settings=settings)
+        if found:
+            kept.append(found)
+        else:
+            outputs.remove(old)
+    return kept
+
+
+def _unsealed(text: bytes) -> dict[str, Any] | None:
+    lines, _ = unseal_lines(text.decode(errors="replace"))
+    return lines[0] if lines else None
+
+
+def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
+    count = int(np.prod(shape))
+    array = np.fromfile(path, dtype=dtype, count=count, offset=offset)
+    if array.size != count:
+        raise OSError(f"{path.name} is truncated")
+    return array.reshape(shape)
+
+
+def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
+    """Hash the bytes of an array, or of a file from an offset on, block by block."""
+    if not isinstance(pixels, Path):
+        digest.update(pixels.data)
+        return
+    with pixels.open("rb") as file:
+        file.seek(offset or 0)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+
+
+def _row(scene: Scene, folder: Path) -> dict[str, Any]:
+    place = scene.place
+    return {
+        "scene_id": scene.scene_id,
+        "status": "accepted",
+        "path": scene_id(scene.path, folder),
+        "sha256": scene.sha256,
+        "label": scene.label,
+        "n_bands": len(scene.bands),
+        "height": scene.mask.shape[0],
+        "width": scene.mask.shape[1],
+        "gsd_m": place.gsd_m,
+        "crs": place.crs,
+        "crs_epsg": place.epsg,
+        "transform": None if place.transform is None else list(place.transform),
+        "valid_frac": float((scene.mask != 0).mean()),
+        "notes": " ".join(scene.notes),
+        **scene.facts,
+    }
+
+
+def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
+    """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
+    refused = rejection.refused
+    path = scene_id(rejection.path, folder)
+    told = {
+        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
+        for name in ("what", "got", "expected", "fix")
+    }
+    return {
+        "scene_id": rejection.scene_id,
+        "status": "rejected",
+        "path": path,
+        "reason": str(refused.reason),
+        **told,
+    }

@@ -1,0 +1,190 @@
+"""Placement of tiles on scenes, and their splits by a hash of cell and seed, so that new scenes change no assignment."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dithc.config import datasets
+from dithc.core.logging import problem
+from dithc.data.grids import GeoTransform, degrees
+from dithc.data.splits.equal_area_grid import EarthGrid, Ints
+
+SPLITS = ("train", "val", "test")
+PIXELS: GeoTransform = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+PARTS = 8
+"""Steps per tile side for moves, which cover at most half of the side."""
+Splits = list[str | None]
+
+
+class Splitter:
+    """Splitter of cells by `seed`; a cell in `joined` gets the split of another.
+
+    With `cell_m`, cells belong to the grid over the entire Earth (`earth.py`), for every coordinate reference system
+    and pixel size. Otherwise they are squares of `cell_tiles` tiles in the scene's system. The same place on another
+    date or in an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
+    """
+
+    def __init__(self, settings: datasets.Split, *, seed: int, joined: Mapping[str, str] | None = None) -> None:
+        self.settings, self.seed, self._joined = settings, seed, joined or {}
+        self.split_of = lru_cache(maxsize=1 << 16)(self._split_of)
+
+    def _split_of(self, cell: str) -> str:
+        digest = hashlib.sha256(f"{self.seed}:{self._joined.get(cell, cell)}".encode()).digest()
+        share = int.from_bytes(digest[:8], "big") / 2**64
+        if share < self.settings.train:
+            return "train"
+        return "val" if share < self.settings.train + self.settings.val else "test"
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return the splits with a nonzero share."""
+        shares = (self.settings.train, self.settings.val, 1.0 - self.settings.train - self.settings.val)
+        return tuple(name for name, share in zip(SPLITS, shares, strict=True) if share > 1e-9)
+
+    def assign(
+        self, y: Ints, x: Ints, *, size: int, place: str, transform: GeoTransform | None
+    ) -> tuple[list[str], Splits]:
+        """Return the cell of each tile's center and its split, None for a tile that touches cells of different splits.
+
+        y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in
+        `place_tiles`.
+        """
+        if transform is not None and self.settings.cell_m is not None:
+            return self._on_earth(y, x, size=size, crs=place, transform=transform)
+        side = self.settings.cell_tiles * size * (1.0 if transform is None else abs(transform[0]))
+        corners = [
+            _cells(y + dy, x + dx, transform=transform or PIXELS, side=side, place=place)
+            for dy in (0.5, size - 0.5)  # centers of corner pixels, so that a tile that fills its cell stays inside
+            for dx in (0.5, size - 0.5)
+        ]
+        half = size // 2 + 0.5
+        middles = _cells(y + half, x + half, transform=transform or PIXELS, side=side, place=place)
+        splits: Splits = []
+        for cells in zip(*corners, strict=True):
+            found = {self.split_of(cell) for cell in cells}
+            splits.append(found.pop() if len(found) == 1 else None)
+        return middles, splits
+
+    def _on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[list[str], Splits]:
+        """Assign entire tiles instead of pixel centers; an edge bends by less than half a pixel between its points."""
+        assert self.settings.cell_m is not None
+        grid = EarthGrid(side_m=self.settings.cell_m)
+        longitudes, latitudes = outline(y, x, size=size, crs=crs, transform=transform)  # (n, 9)
+        if not np.isfinite(longitudes).all():
+            raise problem(
+                "a scene is outside of the Earth",
+                got=f"coefficients {transform} in the system {crs}",
+                expected="a place on the Earth, which determines the cell of each tile (`split.cell_m`)",
+                fix="correct the georeference of that scene, remove it from the source, or omit `split.cell_m`",
+            )
+        tile, rows, columns = grid.touched(longitudes, latitudes, buffer_m=self.settings.buffer_m / 2)
+        kinds, kind = np.unique(np.stack([rows, columns]), axis=1, return_inverse=True)
+        numbers = np.array([SPLITS.index(self.split_of(self._name(*cell))) for cell in kinds.T.tolist()], np.int64)
+        found = numbers[kind.ravel()]  # per pair of a tile and a cell
+        least, most = np.full(len(y), len(SPLITS)), np.full(len(y), -1)
+        np.minimum.at(least, tile, found)
+        np.maximum.at(most, tile, found)
+        middles = zip(*(part.tolist() for part in grid.cells(longitudes[:, 0], latitudes[:, 0])), strict=True)
+        splits: Splits = [SPLITS[low] if low == high else None for low, high in zip(least, most, strict=True)]
+        return [self._name(*cell) for cell in middles], splits
+
+    def _name(self, row: int, column: int) -> str:
+        return f"{self.settings.cell_m:g}m/{row}/{column}"
+
+
+def outline(
+    y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return longitudes and latitudes (n, 9) of tile centers, corners and edge midpoints."""
+    a, b, c, d, e, f = transform
+    places = [(0.5, 0.5), *((v, u) for v in (0.0, 0.5, 1.0) for u in (0.0, 0.5, 1.0) if (v, u) != (0.5, 0.5))]
+    rows = y[:, np.newaxis] + size * np.array([v for v, _ in places])  # (n, 9)
+    columns = x[:, np.newaxis] + size * np.array([u for _, u in places])
+    longitudes, latitudes = degrees((a * columns + b * rows + c).ravel(), (d * columns + e * rows + f).ravel(), crs=crs)
+    return longitudes.reshape(rows.shape), latitudes.reshape(rows.shape)
+
+
+def _cells(
+    rows: npt.NDArray[np.floating[Any]],
+    columns: npt.NDArray[np.floating[Any]],
+    *,
+    transform: GeoTransform,
+    side: float,
+    place: str,
+) -> list[str]:
+    a, b, c, d, e, f = transform
+    across = np.floor((a * columns + b * rows + c) / side).astype(np.int64)
+    along = np.floor((d * columns + e * rows + f) / side).astype(np.int64)
+    return [f"{place}/{i}/{j}" for i, j in zip(across.tolist(), along.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Tiles of a scene: row and column of first pixels (n,), cells and splits; the last `moved` left the lattice."""
+
+    y: Ints
+    x: Ints
+    cells: list[str]
+    splits: Splits
+    moved: int = 0
+
+
+def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, Ints]:
+    """Return rows and columns of the first pixels of all tiles of a scene (H, W), row by row."""
+    tops, lefts = (np.arange(0, side - size + 1, stride, dtype=np.int64) for side in shape)
+    y, x = np.meshgrid(tops, lefts, indexing="ij")
+    return y.ravel(), x.ravel()
+
+
+def place_tiles(
+    splitter: Splitter, shape: tuple[int, int], *, size: int, stride: int, place: str, transform: GeoTransform | None
+) -> Placed:
+    """Return the tiles of a scene (H, W), of `size` pixels at distances of `stride`.
+
+    Cells of the Earth grid do not align with the scene. A lattice tile in two splits moves by at most half its side,
+    the shortest way to the split of its center. It then overlaps its neighbors, but no pixel is in tiles of two
+    splits. Without a suitable position it stays, without a split. `place` is the coordinate reference system, or the
+    scene's name without georeference; `transform` is None then.
+    """
+    y, x = lattice(shape, size=size, stride=stride)
+    cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
+    placed = Placed(y=y, x=x, cells=cells, splits=splits)
+    across = np.array([i for i, split in enumerate(splits) if split is None], dtype=np.int64)
+    if transform is None or splitter.settings.cell_m is None or not size // PARTS or not len(across):
+        return placed
+    shifts = _shifts(size, stride)  # (k, 2)
+    to = np.stack([y[across], x[across]], axis=1)[:, np.newaxis] + shifts  # (m, k, 2)
+    owner = np.repeat(across, len(shifts))
+    to = to.reshape(-1, 2)
+    inside = ((to >= 0) & (to <= [y.max(), x.max()])).all(axis=1)
+    to, owner = to[inside], owner[inside]
+    new_cells, new_splits = splitter.assign(to[:, 0], to[:, 1], size=size, place=place, transform=transform)
+    chosen: dict[int, int] = {}
+    taken: set[tuple[int, ...]] = set()
+    for i, (tile, split) in enumerate(zip(owner.tolist(), new_splits, strict=True)):
+        wanted = split is not None and split == splitter.split_of(cells[tile])
+        if wanted and tile not in chosen and (position := tuple(to[i].tolist())) not in taken:
+            chosen[tile] = i
+            taken.add(position)
+    kept = [i for i in range(len(y)) if i not in chosen]
+    new = sorted(chosen.values())
+    return Placed(
+        y=np.concatenate([y[kept], to[new, 0]]),
+        x=np.concatenate([x[kept], to[new, 1]]),
+        cells=[cells[i] for i in kept] + [new_cells[i] for i in new],
+        splits=[splits[i] for i in kept] + [new_splits[i] for i in new],
+        moved=len(new),
+    )
+
+
+def _shifts(size: int, stride: int) -> Ints:
+    """Return moves (k, 2) down and right, nearest first, without moves onto other tiles of the lattice."""
+    step = size // PARTS
+    steps = np.array([k * step for k in range(-PARTS // 2, PARTS // 2 + 1) if abs(k * step) < stride], np.int64)
+    moves = np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
+    moves = moves[moves.any(axis=1)]
+    return moves[np.argsort((moves**2).sum(axis=1), kind="stable")]

@@ -1,0 +1,160 @@
+"""Search of a STAC API with pystac-client, an optional dependency that only this module imports.
+
+pystac-client finds the search link, checks conformance and follows pages. Its requests go through `dithc.data.stac.http`,
+because requests would follow every redirect, use netrc credentials and read answers of any size.
+"""
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+
+from dithc.config import datasets
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import UserError, problem
+from dithc.data.stac.http import AGAIN, Credentials, answer, body, check_address
+from dithc.data.stac.item import Item, item_of
+
+PAGE = 100
+MOST_PAGES = 10_000
+AREA_BYTES = 4 << 20
+ANSWER_BYTES, ERROR_BYTES = 16 << 20, 1 << 16
+ATTEMPTS = 4
+
+
+def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> list[Item]:
+    """Return the first `limit` items that match, in the order of the catalog.
+
+    Raises:
+        UserError: pystac-client is missing, the catalog does not answer or is invalid, or no item matches.
+    """
+    if find_spec("pystac_client") is None:
+        raise problem(
+            "pystac-client is not installed",
+            got="a search without this package",
+            expected="pystac-client 0.8 or later",
+            fix="pip install 'dithc[stac]', or fetch saved items without a search: --items FOLDER",
+        )
+    found: dict[str, Item] = {}
+    for document in _documents(search, credentials):
+        item = item_of(document, origin=f"{search.catalog}: {str(document.get('id'))[:100]}")
+        if (item.cloud_cover or 0.0) <= 100 * search.max_cloud:
+            found.setdefault(item.id, item)
+        if len(found) == search.limit:
+            break
+    if not found:
+        raise problem(
+            f"no item of {search.catalog} matches the search",
+            got=f"0 items of {search.collection}",
+            expected="a scene in the area and period, with at most `max_cloud` clouds",
+            fix="widen `source.search`, or correct the name of the collection",
+        )
+    return list(found.values())
+
+
+def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[dict[str, Any]]:
+    """Yield the items of all pages."""
+    from pystac_client import Client
+    from pystac_client.stac_api_io import StacApiIO
+
+    logging.getLogger("pystac_client").setLevel(logging.WARNING)  # its DEBUG messages contain headers with the token
+    service = StacApiIO()
+    setattr(service, "request", partial(_answered, credentials))  # noqa: B010  # every request of the client
+    place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # missing conformance classes are handled here
+            client = Client.open(search.catalog, stac_io=service)
+            clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
+            query = client.search(
+                collections=[search.collection],
+                datetime=f"{search.first_day}T00:00:00Z/{search.last_day}T23:59:59.999999Z",
+                query=clear if client.conforms_to("QUERY") else None,
+                limit=min(PAGE, search.limit),
+                **place,
+            )
+            check_address(query.url, said_by=f"the catalog {search.catalog}")
+            for number, page in enumerate(query.pages_as_dicts()):
+                features = page.get("features")
+                if not isinstance(features, list) or not all(isinstance(one, dict) for one in features):
+                    raise ValueError("a page without features")
+                if number >= MOST_PAGES:
+                    raise ValueError(f"more than {MOST_PAGES} pages")
+                yield from features
+    except UserError:
+        raise
+    except Exception as error:  # pystac raises various exceptions for invalid documents
+        prefix = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
+        raise problem(
+            f"the catalog {search.catalog} does not answer the search",
+            got=prefix + credentials.scrubbed(error),
+            expected="a STAC API with item search, at the address of its root (such as .../v1)",
+            fix="check `source.search.catalog`, the network and https_proxy; on a cluster, use a login node",
+        ) from None
+
+
+def _answered(
+    credentials: Credentials,
+    href: str,
+    method: str | None = None,
+    headers: Any = None,
+    parameters: dict[str, Any] | None = None,
+) -> str:
+    """Return the text of an answer without sending headers that the catalog requests; replaces `StacApiIO.request`.
+
+    Raises:
+        ValueError: The answer is an error or larger than `ANSWER_BYTES`.
+        OSError, HTTPException: The request failed.
+    """
+    posted = (method or "GET").upper() == "POST"
+    given = {name: value for name, value in (parameters or {}).items() if value is not None}
+    if given and not posted:
+        href += f"{'&' if '?' in href else '?'}{urlencode(given, doseq=True)}"
+    content = json.dumps(parameters).encode() if posted else None
+    for attempt in range(ATTEMPTS):
+        try:
+            with answer(href, headers={}, credentials=credentials, content=content) as response:
+                return body(response, most=ANSWER_BYTES).decode("utf-8")
+        except HTTPError as error:
+            with error:
+                try:
+                    said = body(error, most=ERROR_BYTES).decode(errors="replace")
+                except (OSError, HTTPException, ValueError) as failure:
+                    said = str(failure)
+            if error.code not in AGAIN or attempt == ATTEMPTS - 1:
+                raise ValueError(f"status {error.code}: {credentials.scrubbed(said)}") from None
+        except (OSError, HTTPException):
+            if attempt == ATTEMPTS - 1:
+                raise
+        time.sleep(2.0**attempt)
+    raise AssertionError("unreachable")
+
+
+def _area(path: Path) -> dict[str, Any]:
+    """Return the single geometry of a GeoJSON file."""
+    try:
+        with plain(path).open("rb") as file:
+            content = file.read(AREA_BYTES + 1)
+        found = parse(content) if len(content) <= AREA_BYTES else None
+        if isinstance(found, dict) and found.get("type") == "FeatureCollection":
+            (found,) = found["features"]
+        if isinstance(found, dict) and found.get("type") == "Feature":
+            found = found["geometry"]
+        if not isinstance(found, dict) or found.get("type") not in ("Polygon", "MultiPolygon"):
+            raise ValueError(f"{json.dumps(found)[:80]}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"the area {path} (`source.search.area`) cannot be read",
+            got=error,
+            expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
+            fix="save one feature as GeoJSON (EPSG:4326), or set `bbox: [west, south, east, north]`",
+        ) from None
+    return found

@@ -1,0 +1,230 @@
+"""Download of one file in one or more requests. The file gets its final name after all checks.
+
+Until then `.NAME.part` holds the received bytes and `.NAME.etag` the server's identifier of the file version. The next
+request asks for the remaining bytes on the condition that the version is unchanged (RFC 9110, sections 8.8.3, 13.1.5
+and 14).
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError
+
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import UserError, logger, problem
+from dithc.data.stac.http import AGAIN, TOKEN, TOKEN_HOSTS, Credentials, answer, block_of
+from dithc.data.stac.multihash import difference
+
+BLOCK_BYTES = 1 << 20
+MOST_ATTEMPTS = 6
+"""Limit of successive attempts that receive less than a block each."""
+LONGEST_WAIT_SECONDS = 120.0
+SPARE_BYTES = 1 << 30
+"""Disk space that downloads leave free."""
+LENGTH = re.compile(r"[0-9]{1,18}")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
+SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+"""First bytes of TIFF and JPEG 2000 files. A login page fails this check."""
+log = logger("dithc.fetch")
+
+
+class _Again(Exception):
+    """Failure of one attempt; `wait` is the server's Retry-After in seconds."""
+
+    def __init__(self, said: str, *, wait: float | None = None) -> None:
+        super().__init__(said)
+        self.wait = wait
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """File to download, with its bytes and multihash if the catalog states them.
+
+    `address` returns the address for each attempt, because signed addresses expire. Messages contain `shown`.
+    """
+
+    address: Callable[[], str]
+    shown: str
+    target: Path
+    size: int | None
+    checksum: str | None
+
+    @property
+    def part(self) -> Path:
+        return self.target.with_name(f".{self.target.name}.part")
+
+    @property
+    def etag(self) -> Path:
+        return self.target.with_name(f".{self.target.name}.etag")
+
+    @property
+    def received(self) -> int:
+        """Bytes in the partial file."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def discard(self) -> None:
+        """Delete the partial file."""
+        self.part.unlink(missing_ok=True)
+        self.etag.unlink(missing_ok=True)
+
+    def differs(self, *, got: str, expected: str) -> UserError:
+        return problem(
+            f"{self.shown} differs from its catalog entry",
+            got=got,
+            expected=expected,
+            fix="start again; if the error persists, report it to the catalog and leave the scene out",
+        )
+
+
+def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
+    """Download a file and return its size and SHA-256. `told` receives the length of each block.
+
+    Raises:
+        UserError: The server rejects the request, fails repeatedly, or sends another file than the catalog describes.
+        OSError: The file cannot be written.
+    """
+    attempts = 0
+    while True:
+        before = wanted.received
+        try:
+            total = _transfer(wanted, credentials, told)
+            break
+        except _Again as error:
+            attempts = 1 if wanted.received >= before + BLOCK_BYTES else attempts + 1
+            if attempts >= MOST_ATTEMPTS:
+                raise problem(
+                    f"{wanted.shown} could not be fetched",
+                    got=f"{error}, {attempts} times in a row",
+                    expected="the file",
+                    fix="run `dithc fetch` again later; the received part is kept",
+                ) from None
+            wait = min(error.wait if error.wait is not None else 2.0 ** (attempts - 1), LONGEST_WAIT_SECONDS)
+            log.info(f"{wanted.target.name}: {error}; retrying in {wait:g} s")
+            time.sleep(wait)
+    _check(wanted, total)
+    digest = sha256_file(wanted.part)
+    with wanted.part.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(wanted.part, wanted.target)
+    wanted.etag.unlink(missing_ok=True)
+    return total, digest
+
+
+def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], None]) -> int:
+    """Append one answer to the partial file; return the size of the complete file."""
+    etag = wanted.etag.read_text() if wanted.etag.exists() else ""
+    have = wanted.received if etag else 0
+    headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
+    with _answered(wanted, headers, credentials) as response:
+        start, total = _announced(wanted, response, have=have, etag=etag)
+        free = shutil.disk_usage(wanted.target.parent).free - SPARE_BYTES
+        if total - start > free:
+            raise problem(
+                f"not enough disk space for {wanted.target.name}",
+                got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, besides a reserve of 1 GiB",
+                expected=f"{(total - start) / 2**30:.1f} GiB",
+                fix="free space, or set `source.path` to a larger disk; the received part is kept",
+            )
+        if start == 0:
+            # Before its ETag changes, so that parts of two versions are never joined.
+            wanted.part.unlink(missing_ok=True)
+        now = response.headers.get("ETag", "")
+        wanted.etag.write_text(now if now.startswith('"') else "")  # a weak ETag (W/) does not identify bytes
+        with wanted.part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            file.truncate()
+            while start < total and (block := _block(response, total - start)):
+                file.write(block)
+                start += len(block)
+                told(len(block))
+    if start != total:
+        raise _Again(f"the connection ended at byte {start} of {total}")
+    return total
+
+
+def _answered(wanted: Wanted, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
+    try:
+        return answer(wanted.address(), headers=headers, credentials=credentials)
+    except HTTPError as error:
+        with error:
+            raise _refused(wanted, error) from None
+    except (OSError, HTTPException) as error:  # urllib raises URLError only for errors while sending
+        raise _Again(credentials.scrubbed(error)) from None
+
+
+def _block(response: HTTPResponse, left: int) -> bytes:
+    try:
+        return block_of(response, min(BLOCK_BYTES, left))
+    except (OSError, HTTPException) as error:
+        raise _Again(f"the connection failed ({type(error).__name__})") from None
+
+
+def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
+    """Check the headers; return the offset of the answer and the size of the file."""
+    packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
+    if packed not in (None, "", "identity"):
+        raise wanted.differs(
+            got=f"Content-Encoding {packed[:40]}", expected="the file without compression, as requested"
+        )
+    start, total = 0, int(length) if LENGTH.fullmatch(length) else wanted.size
+    if response.status == 206:
+        place = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        start, last, total = map(int, place.groups()) if place else (-1, -1, -1)
+        same = response.headers.get("ETag") in (None, etag)
+        if not have or start != have or last != total - 1 or not same or length not in ("", str(total - start)):
+            wanted.discard()
+            raise _Again("the server sent another part than requested")
+    elif response.status != 200:
+        raise wanted.differs(got=f"status {response.status}", expected="the file (200) or its remaining bytes (206)")
+    if total is None:
+        raise wanted.differs(got="no length (Content-Length)", expected="a length, to detect a truncated file")
+    if wanted.size is not None and total != wanted.size:
+        wanted.discard()
+        raise wanted.differs(got=f"{total} bytes", expected=f"{wanted.size} (file:size of the catalog)")
+    return start, total
+
+
+def _refused(wanted: Wanted, error: HTTPError) -> Exception:
+    """Return the exception for an error status: `_Again` or an error for the user."""
+    if error.code == 416:
+        wanted.discard()
+        return _Again("the server does not have the requested part")
+    if error.code in AGAIN:
+        return _Again(f"status {error.code}", wait=_wait(error.headers.get("Retry-After")))
+    secret = f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.sign`"
+    return problem(
+        f"the server does not deliver {wanted.shown}",
+        got=f"status {error.code}",
+        expected="the file",
+        fix=secret if error.code in (401, 403, 409) else "leave the scene out; the file no longer exists on the server",
+    )
+
+
+def _wait(text: str | None) -> float | None:
+    """Return the delay of a Retry-After header (number or date) in seconds."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    return None
+
+
+def _check(wanted: Wanted, total: int) -> None:
+    """Compare the received file with the catalog entry, and discard it if it differs."""
+    with wanted.part.open("rb") as file:
+        first = file.read(12)
+    differs = difference(wanted.part, wanted.checksum) if wanted.checksum is not None else None
+    got, expected = differs or (f"a file that begins with {first!r}", "GeoTIFF or JPEG 2000")
+    if differs or not first.startswith(SIGNATURES) or wanted.received != total:
+        wanted.discard()
+        raise wanted.differs(got=got, expected=expected)

@@ -1,0 +1,294 @@
+"""Download of scenes into a folder: search, lock, files. Intact files are not downloaded twice."""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from http.client import HTTPException
+from pathlib import Path
+from re import fullmatch
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from dithc.config import datasets
+from dithc.core.artifacts import atomic_write, sha256_file
+from dithc.core.clutter import is_clutter
+from dithc.core.integrity import parse
+from dithc.core.logging import UserError, logger, problem, progress
+from dithc.data.stac.catalogue import search_catalogue
+from dithc.data.stac.download import Wanted, download
+from dithc.data.stac.http import Credentials, answer, body, check_address, is_remote, joined, without_query
+from dithc.data.stac.item import (
+    CLOUD_PROBABILITY,
+    OWN_GSD_M,
+    SCENE_CLASSIFICATION,
+    Asset,
+    Item,
+    chosen,
+    item_of,
+    read_document,
+)
+from dithc.data.stac.lock import IDENTITY, LOCK_FILE, Lock, Pinned, PinnedItem
+from dithc.data.stac.multihash import difference
+
+SUFFIXES = (".tif", ".tiff", ".jp2")
+ANSWER_BYTES = 1 << 16
+MEGA = 1e6
+log = logger("dithc.fetch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Scenes to write into the folder, sorted by id, their items by path, and the address of each file by path.
+
+    Addresses may be signed and are never stored.
+    """
+
+    items: list[PinnedItem]
+    documents: dict[str, str]
+    addresses: dict[str, str]
+
+
+def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
+    """Download the scenes of a search, or of items, into `source.path`, with a lock.
+
+    Args:
+        source: Search, bands, pixel size and target folder.
+        items: File or folder of items for a source without `search`; a file may contain a collection of items.
+
+    Returns:
+        The lock. All its files exist.
+
+    Raises:
+        UserError: `search` and `items` are both missing or both given, the folder holds another search, no item
+            matches, or a file cannot be downloaded.
+    """
+    assert source.path is not None
+    folder, search = Path(source.path), source.search
+    credentials = Credentials.read(search.catalog if search else None)
+    if (items is None) == (search is None):
+        raise problem(
+            "`source.search` and `--items` are both missing" if items is None else "`--items` excludes `source.search`",
+            got="a source without `search`, and no --items" if items is None else "a source with `search`, and --items",
+            expected="one of them",
+            fix="set `source.search`, or pass --items FOLDER with saved STAC items for a source without `search`",
+        )
+    found = None if items is None else _pinned(_given(items), source)
+    asked = Lock.asked_for(source) if found is None else _asked_for(found, source)
+    lock = Lock.read(folder)
+    if lock is None:
+        if search is not None:
+            found = _pinned(search_catalogue(search, credentials=credentials), source)
+        assert found is not None
+        for path, text in found.documents.items():
+            atomic_write(folder / path, text)
+        lock = Lock(search=asked, items=found.items)
+        lock.write(folder)
+    elif lock.search != asked:
+        raise problem(
+            f"{folder} was fetched for another search",
+            got=json.dumps(lock.search),
+            expected=json.dumps(asked),
+            fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
+        )
+    sign, signed = search.sign if search else None, found.addresses if found else {}
+    _complete(lock, folder, credentials, sign=sign, signed=signed)
+    return lock
+
+
+def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
+    """Return the number of items, and a digest that ignores queries of addresses."""
+    rows = [[json.loads(found.documents[item.path]), item.model_dump()["assets"]] for item in found.items]
+    digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
+
+
+def _given(items: Path) -> list[Item]:
+    """Read the items of a file or folder."""
+    inside = items.rglob("*.json") if items.is_dir() else [items]
+    paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
+    found: dict[str, Item] = {}
+    for path in paths:
+        content = read_document(path)
+        rows = content.get("features") if isinstance(content, dict) else None
+        for row in rows if isinstance(rows, list) else [content]:
+            if isinstance(row, dict) and row.get("type") in ("Catalog", "Collection"):
+                continue
+            item = item_of(row, origin=path.name)
+            found.setdefault(item.id, item)
+    if not found:
+        raise problem(
+            f"there are no items in {items}",
+            got=f"{len(paths)} files *.json",
+            expected="STAC items, or collections of items",
+            fix="save the items of a catalog there, or search the catalog with `source.search`",
+        )
+    return list(found.values())
+
+
+def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
+    """Select the assets of items, and assign a path to each."""
+    found = _Found(items=[], documents={}, addresses={})
+    for item in sorted(given, key=lambda item: item.id):
+        if not fullmatch(IDENTITY, item.id):
+            raise problem(
+                "the id of an item is not a valid folder name",
+                got=repr(item.id[:100]),
+                expected="letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
+                fix="leave this scene out of the search",
+            )
+        pinned = {}
+        for name, asset in _wanted(item, source).items():
+            address = _absolute(asset, item)
+            suffix = Path(urlsplit(address).path).suffix.lower()
+            path = f"{item.id}/{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
+            href = without_query(address)
+            pinned[asset.key] = Pinned(path=path, href=href, size=asset.size, checksum=asset.checksum)
+            found.addresses[path] = address
+        path, text = f"{item.id}/{item.id}.json", json.dumps(_local(item, pinned), indent=1) + "\n"
+        digest = sha256(text.encode()).hexdigest()
+        found.documents[path] = text
+        found.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
+    return found
+
+
+def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
+    """Return the assets that staging reads, by band or mask."""
+    level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
+    names = [*(source.bands or level)]
+    if source.clouds.probability is not None:
+        names.append(CLOUD_PROBABILITY)
+    if any(asset.band == SCENE_CLASSIFICATION for asset in item.assets):
+        names.append(SCENE_CLASSIFICATION)
+    assets, missing = chosen(item, names, gsd_m=source.gsd_m)
+    if missing:
+        raise problem(
+            f"the item {item.id} lacks bands or masks",
+            got=f"no {', '.join(missing)} at {source.gsd_m:g} m or finer, or at its own pixel size",
+            expected=", ".join(names),
+            fix="choose `bands` and `gsd_m` that the catalog has, or another collection",
+        )
+    return assets
+
+
+def _links(item: Item) -> list[tuple[str, str]]:
+    """Return relation and address of the item's links."""
+    links = item.document.get("links")
+    rows = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+    return [(str(row.get("rel")), row["href"]) for row in rows if isinstance(row.get("href"), str)]
+
+
+def _absolute(asset: Asset, item: Item) -> str:
+    """Return the address of an asset, resolved against the item's address."""
+    own = next((href for rel, href in _links(item) if rel == "self"), None)
+    href = asset.href if is_remote(asset.href) or own is None else joined(own, asset.href)
+    check_address(href, said_by=f"asset {asset.key} of {item.id}")
+    return href
+
+
+def _local(item: Item, pinned: dict[str, Pinned]) -> dict[str, Any]:
+    """Return the item with local file names, and without signed addresses."""
+    document = copy.deepcopy(item.document)
+    document["assets"] = {key: document["assets"][key] for key in pinned}
+    for key, asset in document["assets"].items():
+        asset["href"] = f"./{Path(pinned[key].path).name}"
+        asset.pop("alternate", None)
+    document["links"] = [{"rel": rel, "href": without_query(href)} for rel, href in _links(item) if is_remote(href)]
+    return document
+
+
+def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str | None, signed: dict[str, str]) -> None:
+    """Download the files that are missing or differ from the lock."""
+    files = [asset for item in lock.items for asset in item.assets.values()]
+    log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
+    fetched = 0
+    if links := [item.id for item in lock.items if (folder / item.id).is_symlink()]:
+        raise problem(
+            f"a folder of a scene in {folder} is a link, which may lead out of it",
+            got=links[0],
+            expected="folders",
+            fix="remove the link: the scene is fetched again",
+        )
+    with progress(total=len(files), label="fetch", unit="file") as bar:
+        for item in lock.items:
+            try:
+                for asset in item.assets.values():
+                    if not _is_there(folder, asset):
+                        _one(asset, folder, credentials, sign=sign, address=signed.get(asset.path, asset.href), bar=bar)
+                        fetched += 1
+                    bar.update(1)
+            finally:
+                lock.write(folder)
+    log.info(f"fetched {fetched} files; {len(files) - fetched} existed")
+
+
+def _is_there(folder: Path, asset: Pinned) -> bool:
+    """Return whether a file is intact.
+
+    A file that a killed fetch completed is added to the lock if the catalog has a checksum.
+    """
+    path = folder / asset.path
+    if not path.is_file() or (asset.size is not None and path.stat().st_size != asset.size):
+        return False
+    if asset.sha256 is not None:
+        return sha256_file(path) == asset.sha256
+    if asset.checksum is None or difference(path, asset.checksum):
+        return False
+    asset.size, asset.sha256 = path.stat().st_size, sha256_file(path)
+    return True
+
+
+def _one(
+    asset: Pinned, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
+) -> None:
+    """Download one file, and record its size and SHA-256 in the lock."""
+    target = folder / asset.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    received = 0
+
+    def told(num_bytes: int) -> None:
+        nonlocal received
+        received += num_bytes
+        bar.update(0, at=f"{asset.path}: {received / MEGA:.0f} MB")
+
+    wanted = Wanted(
+        address=_signing(sign, asset.href, credentials) if sign else lambda: address,
+        shown=asset.href,
+        target=target,
+        size=asset.size,
+        checksum=asset.checksum,
+    )
+    size, digest = download(wanted, credentials=credentials, told=told)
+    if asset.sha256 not in (None, digest):
+        target.unlink()
+        raise problem(
+            f"{asset.href} differs from the file in {LOCK_FILE}",
+            got=f"sha256 {digest}",
+            expected=f"sha256 {asset.sha256}",
+            fix=f"remove {folder / LOCK_FILE}, then fetch and stage again; the catalog has replaced the file",
+        )
+    asset.size, asset.sha256 = size, digest
+
+
+def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str]:
+    """Return a function that requests the signed form of an address from the catalog."""
+
+    def address() -> str:
+        try:
+            with answer(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
+                found = parse(body(response, most=ANSWER_BYTES))["href"]
+            if not isinstance(found, str) or without_query(found) != href:
+                raise ValueError("the address of another file")
+        except UserError:
+            raise
+        except (HTTPException, OSError, ValueError, KeyError, TypeError) as error:
+            raise problem(
+                f"the signer {without_query(sign)} does not sign {href}",
+                got=credentials.scrubbed(error),
+                expected="JSON with the signed address as `href`",
+                fix="check `source.search.sign` and the network",
+            ) from None
+        return found
+
+    return address

@@ -1,0 +1,210 @@
+"""HTTP(S) requests with token hosts, permitted redirects, bounded answers, and messages without secrets."""
+
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import cast
+from urllib.error import HTTPError
+from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+from dithc.core.logging import UserError, problem
+
+TOKEN, TOKEN_HOSTS = "DITHC_STAC_TOKEN", "DITHC_STAC_TOKEN_HOSTS"
+PORTS = {"http": 80, "https": 443}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TIMEOUT_SECONDS = 60.0
+"""Longest silence of a server; the rate is not limited."""
+MOST_REDIRECTS = 5
+AGAIN = {408, 425, 429, 500, 502, 503, 504}
+"""Statuses after which a request is repeated."""
+REDIRECTS = (301, 302, 303, 307, 308)
+MOST_SAID = 300
+BLOCK_BYTES = 1 << 16
+PLAIN, COMPRESSED = ("", "identity"), ("gzip", "x-gzip", "deflate")
+"""Supported values of Content-Encoding. Nested encodings are rejected."""
+PRINTABLE = re.compile(r"[!-~]+")
+QUERY = re.compile(r"\?[^\s\"'<>)]*")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Token, and the hosts that receive it: `HOST` at any port, or `HOST:PORT`."""
+
+    token: str | None
+    hosts: frozenset[str]
+
+    @classmethod
+    def read(cls, catalog: str | None) -> "Credentials":
+        """Read the environment; the host of `catalog` receives the token too."""
+        token = os.environ.get(TOKEN, "").strip() or None
+        if token is not None and not PRINTABLE.fullmatch(token):
+            raise problem(
+                f"the token in {TOKEN} is invalid",
+                got="spaces, line ends or other characters that a header cannot contain",
+                expected="one word",
+                fix=f"set {TOKEN} to the token alone, without `Bearer`",
+            )
+        named = {host.strip().lower() for host in os.environ.get(TOKEN_HOSTS, "").split(",")}
+        host = urlsplit(catalog).netloc.rpartition("@")[2].lower() if catalog else ""
+        return cls(token, frozenset((named | {host}) - {""}))
+
+    def headers(self, url: str) -> dict[str, str]:
+        """Return the Authorization header for a permitted host over https or loopback."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        written = f"[{host}]" if ":" in host else host
+        names = {host, written, f"{written}:{parts.port or PORTS.get(parts.scheme)}"}
+        private = parts.scheme == "https" or host in LOOPBACK
+        if self.token is None or not names & self.hosts or not private:
+            return {}
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def scrubbed(self, error: object) -> str:
+        """Return an external message as one line, without token and address queries."""
+        text = QUERY.sub("", str(error))
+        if self.token is not None:
+            text = text.replace(self.token, "...")
+        return " ".join(text.split())[:MOST_SAID] or type(error).__name__
+
+
+def is_remote(href: str) -> bool:
+    """Return whether an address names a server, with any scheme except `file`."""
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", href) is not None and not href.lower().startswith("file://")
+
+
+def without_query(href: str) -> str:
+    """Return an address without user, query and fragment."""
+    try:
+        parts = urlsplit(href)
+    except ValueError:
+        return "an invalid address"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def joined(base: str, href: str) -> str:
+    """Resolve `href` against `base`; an invalid `href` is returned unchanged."""
+    try:
+        return urljoin(base, href)
+    except ValueError:
+        return href
+
+
+def check_address(href: str, *, said_by: str) -> None:
+    """Reject addresses other than HTTP(S), and with a user or password. `said_by` names their origin in the error."""
+    try:
+        parts = urlsplit(href)
+        fits = (
+            parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0 and PRINTABLE.fullmatch(href) is not None
+        )
+        secret = fits and parts.username is not None
+    except ValueError:
+        fits = secret = False
+    if not fits or secret:
+        raise problem(
+            f"{said_by} leads to an unsupported address",
+            got="a user or password in the address" if secret else ascii(without_query(href))[:MOST_SAID],
+            expected="https://HOST/PATH, or http",
+            fix=f"use another catalog, or correct the address; set a token in the variable {TOKEN}",
+        )
+
+
+def check_redirect(before: str, after: str) -> None:
+    """Reject a redirect to an unsupported address, and a redirect from https to http."""
+    said_by = f"a redirect of {without_query(before)}"
+    check_address(after, said_by=said_by)
+    if urlsplit(before).scheme == "https" and urlsplit(after).scheme == "http":
+        raise _astray(before, got=without_query(after), expected="https, as before")
+
+
+def answer(
+    url: str, *, headers: Mapping[str, str], credentials: Credentials, content: bytes | None = None
+) -> HTTPResponse:
+    """Request `url`, with POST if there is `content`, and follow permitted redirects.
+
+    The token is sent again only if the new host is permitted too.
+
+    Raises:
+        HTTPError: The server returned an error status.
+        UserError: A redirect is rejected, or there are too many redirects.
+        OSError, HTTPException, ValueError: The request failed.
+    """
+    check_address(url, said_by=f"the catalog's {without_query(url)}")
+    for _ in range(MOST_REDIRECTS + 1):
+        sent = {"User-Agent": "dithc", "Accept-Encoding": "identity", **headers, **credentials.headers(url)}
+        sent |= {"Content-Type": "application/json"} if content is not None else {}
+        try:
+            request = Request(url, data=content, headers=sent)
+            return cast(HTTPResponse, _opener().open(request, timeout=TIMEOUT_SECONDS))
+        except HTTPError as error:
+            location = error.headers.get("Location")
+            if error.code not in REDIRECTS or location is None:
+                raise
+            error.close()
+            content = content if error.code in (307, 308) else None
+        before, url = url, joined(url, location)
+        check_redirect(before, url)
+    raise _astray(before, got=f"more than {MOST_REDIRECTS} redirects", expected="an answer")
+
+
+def block_of(response: HTTPResponse, most: int) -> bytes:
+    """Read at most `most` bytes.
+
+    `HTTPResponse.read` is unbounded if a server declares a chunk of negative size.
+    """
+    buffer = bytearray(most)
+    return bytes(buffer[: response.readinto(buffer)])
+
+
+def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
+    """Read and decompress an answer block by block, at most `most` bytes.
+
+    Raises:
+        ValueError: The answer is larger, damaged, or has an unsupported encoding.
+        OSError, HTTPException: The connection failed.
+    """
+    packed = (response.headers.get("Content-Encoding") or "").strip().lower()
+    if packed not in PLAIN + COMPRESSED:
+        raise ValueError(f"unsupported Content-Encoding {packed[:40]}")
+    source = cast(HTTPResponse, response.fp) if isinstance(response, HTTPError) else response
+    found, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if packed in COMPRESSED else None
+    while block := block_of(source, min(BLOCK_BYTES, most + 1)):
+        while block:
+            try:
+                found += block if unpack is None else unpack.decompress(block, most + 1 - len(found))
+            except zlib.error as error:
+                raise ValueError(f"damaged {packed} content: {error}") from None
+            if len(found) > most:
+                raise ValueError(f"more than {most / 2**20:g} MiB{' after decompression' if unpack else ''}")
+            block = unpack.unconsumed_tail if unpack is not None else b""
+    if unpack is not None and not unpack.eof:
+        raise ValueError(f"damaged {packed} content: it ends early")
+    return bytes(found)
+
+
+def _opener() -> OpenerDirector:
+    """Return an opener for HTTP(S) and proxies, without redirects of urllib."""
+    opener = OpenerDirector()
+    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
+        opener.add_handler(handler())
+    return opener
+
+
+def _astray(before: str, *, got: str, expected: str) -> UserError:
+    return problem(
+        f"a redirect of {without_query(before)} is not followed",
+        got=got,
+        expected=expected,
+        fix="use another catalog, or report the redirect to its operator",
+    )

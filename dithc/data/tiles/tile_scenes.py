@@ -1,0 +1,350 @@
+"""Stage `tiles`: cut scenes, filter tiles, assign splits, compute statistics of train tiles, and draw a preview.
+
+Legend: N tiles, C bands, S side of a tile; H, W scene.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.core.artifacts import atomic_write, outputs, summaries
+from dithc.core.logging import logger, problem, progress
+from dithc.data.images import write_png
+from dithc.data.npy_writer import NpyWriter, ShardWriter
+from dithc.data.parquet import Kind, TableWriter
+from dithc.data.prefetch import ahead
+from dithc.data.scene import Array, Reason
+from dithc.data.scenes import Scenes
+from dithc.data.splits import SPLITS, Near, Splitter
+from dithc.data.tiles.conditions import Conditions
+from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
+from dithc.data.tiles.statistics import Histogram
+from dithc.data.tiles.windows import Cut, Measured, Walk
+
+GRID_FILE = "grid.png"
+GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
+COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
+COLUMNS: dict[str, Kind] = {
+    "tile_id": "text",
+    "status": "text",
+    "reason": "text",
+    "shard": "int",
+    "row": "int",
+    "scene_id": "text",
+    "y": "int",
+    "x": "int",
+    "split": "text",
+    "cell": "text",
+    "label": "int",
+    "valid_frac": "float",
+    "cloud_frac": "float",
+    "mean": "floats",
+    "std": "floats",
+    "tile_sha256": "text",
+    "duplicate_of": "text",
+}
+LARGE_GROUP = 0.1
+"""Share of all cells in one group of near duplicates above which a warning is logged."""
+log = logger(__name__)
+
+
+def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> summaries.Tiles:
+    """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png`, and return values for the manifest.
+
+    `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
+
+    Raises:
+        UserError: No scene is as large as a tile, no training tile is left, a display band is missing, an installed
+            condition violates its contract, or the disk is full.
+    """
+    source = Scenes(scenes)
+    _check_display(dataset, source.index["bands"])
+    _check_size(dataset.tiles.size, source)
+    with outputs.OutputFolder(out).replaced() as temporary:
+        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, taken=COLUMNS)
+        with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
+            cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
+            with progress(total=source.count, label="tiles", unit="scene") as bar:
+                for number in range(len(source.index["stacks"])):
+                    cutter.stack(number, bar)
+            shards = cutter.shards.close()
+            for column in cutter.columns.values():
+                column.close()
+        numbers = cutter.numbers()
+        _check_train(numbers)
+        info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
+        atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
+        _draw_grid(Tiles(temporary), temporary / GRID_FILE)
+    _tell(dataset, source, cutter, numbers)
+    return numbers
+
+
+class _Cutter:
+    """Cutter of stacks, one after the other, which also detects duplicates and collects statistics of train tiles."""
+
+    def __init__(
+        self,
+        dataset: datasets.Dataset,
+        source: Scenes,
+        folder: Path,
+        table: TableWriter,
+        conditions: Conditions,
+        *,
+        seed: int,
+    ) -> None:
+        self.source, self.table, self.conditions = source, table, conditions
+        kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
+        if conditions.model:
+            kinds["conditions"] = (len(conditions.model),), "float32"
+        self.columns = {
+            name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
+        self.near, joined = find_near(dataset, source, seed=seed)
+        self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
+        self.walk = Walk(dataset.tiles, source, self.splitter)
+        size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
+        self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
+        self.histograms = {split: Histogram(bands, dtype) for split in SPLITS}
+        self.counted: Counter[str] = Counter()  # pixels of each split, valid or not
+        self.reasons: Counter[str] = Counter()
+        self.splits: Counter[str] = Counter()
+        self.duplicates = 0
+        self._seen: dict[bytes, tuple[str, str]] = {}
+
+    def stack(self, number: int, bar: progress) -> None:
+        first, last = self.source.firsts[number : number + 2]
+        seen, any_tile = 0, False
+        for cut, measured in ahead(self.walk.stack(number)):
+            any_tile = True
+            self._tiles(cut, measured, first)
+            bar.update(cut.scene[-1] - seen, tiles=str(sum(self.splits.values())))
+            seen = cut.scene[-1]
+        for position in () if any_tile else range(first, last):
+            self._small(position)
+        bar.update(last - first - seen)
+
+    def _small(self, position: int) -> None:
+        reason = str(Reason.SMALLER_THAN_TILE)
+        self.reasons[reason] += 1
+        scene = {name: self.source.columns[name][position] for name in ("scene_id", "label")}
+        self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
+
+    def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
+        scenes = [first + row for row in cut.scene]
+        conditions = self.conditions.of(scenes, cut.y, cut.x)
+        rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
+        for i, row in enumerate(rows):
+            row |= {name: values[i] for name, values in conditions.items()}
+        accepted = [i for i, row in enumerate(rows) if row["status"] == "accepted"]
+        written = self.shards.append(cut.pixels[accepted])
+        for i, (shard, shard_row) in zip(accepted, written, strict=True):
+            rows[i] |= {"shard": shard, "row": shard_row}
+        self._append([rows[i] for i in accepted])
+        for split, histogram in self.histograms.items():
+            if chosen := [i for i in accepted if rows[i]["split"] == split]:
+                histogram.add(cut.pixels[chosen], measured.valid[chosen])
+                self.counted[split] += measured.valid[chosen].size
+        for row in rows:
+            self.table.add(**row)
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        """Write the column files of accepted tiles."""
+        columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
+        self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
+        self.columns["label"].append(np.array(columns["label"], np.int32))
+        if "conditions" in self.columns:
+            self.columns["conditions"].append(self.conditions.ready(columns))
+
+    def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
+        scale, offset = self.source.index["scale"], self.source.index["offset"]
+        scene_id = self.source.columns["scene_id"][position]
+        row: dict[str, Any] = {
+            "tile_id": f"{scene_id}/{cut.y[i]:05d}_{cut.x[i]:05d}",
+            "scene_id": scene_id,
+            "y": int(cut.y[i]),
+            "x": int(cut.x[i]),
+            "cell": cut.cells[i],
+            "label": self.source.columns["label"][position],
+            "valid_frac": float(measured.valid_frac[i]),
+            "cloud_frac": float(measured.cloud_frac[i]),
+            "mean": (measured.mean[i] * scale + offset).tolist(),
+            "std": (measured.std[i] * scale).tolist(),
+        }
+        split = cut.splits[i]
+        reason = self.walk.reason(measured, i) or (Reason.ACROSS_SPLITS if split is None else None)
+        if reason is not None:
+            self.reasons[str(reason)] += 1
+            return row | {"status": "rejected", "reason": str(reason)}
+        assert split is not None
+        return row | {"status": "accepted", **self._identity(cut.pixels[i], row["tile_id"], split)}
+
+    def _identity(self, pixels: Array, tile_id: str, split: str) -> dict[str, Any]:
+        """Return hash and split of an accepted tile; a tile with equal pixels gets the split of the first of them."""
+        digest = hashlib.sha256(pixels.data)
+        original, first_split = self._seen.setdefault(digest.digest(), (tile_id, split))
+        self.duplicates += original != tile_id
+        self.splits[first_split] += 1
+        duplicate_of = original if original != tile_id else None
+        return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
+
+    def numbers(self) -> summaries.Tiles:
+        numbers: summaries.Tiles = {
+            "accepted": self.splits.total(),
+            "rejected": dict(self.reasons),
+            "splits": {name: self.splits[name] for name in SPLITS},
+            "duplicates": self.duplicates,
+            "moved": self.walk.moved,
+            "pixels": self.walk.pixels,
+            "pixels_outside": self.walk.outside,
+            "bands": self.source.index["bands"],
+            "size": self.walk.settings.size,
+        }
+        if self.near is not None:
+            numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
+            numbers["largest_group"] = self.near.largest
+        return numbers
+
+
+def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
+    """Compare all tiles before cutting if near duplicates must share a split, and again while joins move tiles.
+
+    Returns the appearance of tiles and the joined cells of `Near.joined`.
+    """
+    if dataset.split.duplicates != "near":
+        return None, {}
+    near, joined, seen = Near(), dict[str, str](), set[tuple[int, int, int]]()
+    while _look(near, Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen):
+        joined = near.joined()
+        if not joined or dataset.split.cell_m is None:  # no tile can move
+            break
+    return near, joined
+
+
+def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
+    """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
+    source, before = walk.source, len(seen)
+    unscaled = [{"low": 0.0, "high": 1.0}] * len(source.index["bands"])
+    stretch = Stretch({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
+    with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
+        for number in range(len(source.index["stacks"])):
+            for cut, measured in ahead(walk.stack(number)):
+                scenes = [source.firsts[number] + row for row in cut.scene]
+                places = list(zip(scenes, cut.y.tolist(), cut.x.tolist(), strict=True))
+                chosen = [i for i, place in enumerate(places) if place not in seen and walk.reason(measured, i) is None]
+                near.add(stretch.display(stretch.physical(cut.pixels[chosen])), [cut.cells[i] for i in chosen])
+                seen.update(places[i] for i in chosen)
+            bar.update(1)
+    return len(seen) > before
+
+
+def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
+    absent = [band for band in dataset.rendering.bands if band not in bands]
+    if absent:
+        raise problem(
+            "`rendering.bands` lists a band that the dataset does not have",
+            got=", ".join(absent),
+            expected=f"three of {', '.join(bands)}",
+            fix="correct `rendering.bands`",
+        )
+
+
+def _check_size(size: int, source: Scenes) -> None:
+    heights, widths = source.columns["height"], source.columns["width"]
+    if all(min(sides) < size for sides in zip(heights, widths, strict=True)):
+        largest = max(zip(heights, widths, strict=True), key=min)
+        raise problem(
+            "the tile is larger than every scene",
+            got=f"tiles of {size} x {size} pixels; the largest scene has {largest[0]} x {largest[1]}",
+            expected="scenes at least as large as a tile",
+            fix=f"set `tiles.size` to {min(largest)} or less, or add larger scenes",
+        )
+
+
+def _check_train(numbers: summaries.Tiles) -> None:
+    if not numbers["splits"]["train"]:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in numbers["rejected"].items()) or "none"
+        raise problem(
+            "no tile is left for training",
+            got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
+            expected="at least one train tile",
+            fix="relax `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
+            "`split.train`, or add scenes",
+        )
+
+
+def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: summaries.Tiles) -> None:
+    if cutter.walk.outside:
+        log.info(
+            f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
+            f"scene edges are in no tile of {dataset.tiles.size}; a smaller `tiles.size` or `tiles.stride` covers more"
+        )
+    for split in cutter.splitter.wanted():
+        if not numbers["splits"][split]:
+            log.warning(
+                f"no tile of {dataset.title!r} is in split {split!r}: {source.count} scenes have too few places"
+            )
+    if dataset.split.cell_m is not None and not any(source.columns["transform"]):
+        log.warning(f"no scene of {dataset.title!r} has a georeference: `split.cell_m` and `buffer_m` have no effect")
+    if cutter.near is not None:
+        log.info(f"{cutter.near.compared} tiles compared with each other, {cutter.near.groups} groups of cells joined")
+        if cutter.near.largest > LARGE_GROUP * cutter.near.cells:
+            log.warning(
+                f"{cutter.near.largest} of {cutter.near.cells} cells of {dataset.title!r} have tiles that look the same and "
+                "are in one split: most of the dataset may be copies; `split.duplicates: exact` joins only equal pixels"
+            )
+    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.walk.moved:
+        log.info(
+            f"{across} tiles touched two splits: {cutter.walk.moved} were moved into one split, the others rejected"
+        )
+
+
+def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: summaries.Tiles) -> dict[str, Any]:
+    index, scaling = source.index, dataset.scaling
+    units = {"scale": index["scale"], "offset": index["offset"]}
+    described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)
+    ranges = {
+        split: histogram.ranges(described, pixels=cutter.counted[split], **units)
+        for split, histogram in cutter.histograms.items()
+        if cutter.counted[split]
+    }
+    same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **{name: index[name] for name in same},
+        "size": dataset.tiles.size,
+        "stride": dataset.tiles.stride or dataset.tiles.size,
+        "counts": {
+            name: numbers[name]
+            for name in ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
+        },
+        "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
+        "ranges": {
+            split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]
+            for split, found in ranges.items()
+        },
+        "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
+        "conditions": cutter.conditions.model,
+        "scaling": scaling.model_dump(mode="json"),
+        "display": dataset.rendering.model_dump(mode="json"),
+        "split": dataset.split.model_dump(mode="json"),
+    }
+
+
+def _draw_grid(tiles: Tiles, path: Path) -> None:
+    """Draw up to 64 evenly selected train tiles as displayed, eight per row."""
+    train = tiles.rows("train")
+    chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
+    pictures = tiles.rgb(chosen)  # (N, 3, S, S)
+    step = tiles.info["size"] + GRID_GAP
+    lines = -(-len(chosen) // GRID_COLUMNS)
+    grid = np.full((lines * step - GRID_GAP, GRID_COLUMNS * step - GRID_GAP, 3), 255, np.uint8)
+    for i, picture in enumerate(pictures):
+        top, left = i // GRID_COLUMNS * step, i % GRID_COLUMNS * step
+        grid[top : top + step - GRID_GAP, left : left + step - GRID_GAP] = picture.transpose(1, 2, 0)
+    write_png(path, grid)

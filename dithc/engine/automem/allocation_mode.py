@@ -1,0 +1,54 @@
+"""Mode in which torch allocates from fast memory: active in forward and backward passes (`set MemType` of Algorithm 1).
+
+It needs the extension of `dithc.engine.memory.allocator`. Otherwise only HCOps operators allocate from the tiers.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from dithc.engine.memory import Pool, allocator
+
+
+class Mode:
+    """Allocation mode of one model's thread."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._is_in_backward = pool, False
+        self.is_available = allocator.available()
+
+    def enter(self) -> Pool | None:
+        """Enter before a call of the model; pass the result to `leave`."""
+        return allocator.enter(self._pool) if self.is_available else None
+
+    def leave(self, before: Pool | None) -> None:
+        """Leave after a call of the model."""
+        if self.is_available:
+            allocator.leave(before)
+
+    def enter_backward(self) -> None:
+        """Enter once in the outermost backward pass, until it ends or fails."""
+        if self.is_available and not self._is_in_backward:
+            end = PassEnd(partial(self._leave_backward, allocator.enter(self._pool)))
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+            self._is_in_backward = True
+
+    def _leave_backward(self, before: Pool | None) -> None:
+        self._is_in_backward = False
+        allocator.leave(before)
+
+
+class PassEnd:
+    """Callback `end` at the end of a backward pass, also on failure: the engine calls it, or releases it if the pass fails."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end: Callable[[], None] | None = end
+
+    def __call__(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def __del__(self) -> None:
+        self()

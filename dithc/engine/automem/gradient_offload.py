@@ -1,0 +1,93 @@
+"""Gradients in slow memory between the backward pass and the optimizer, as planned."""
+
+from functools import partial
+from typing import cast
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from dithc.core.logging import logger
+from dithc.engine import hcops
+from dithc.engine.automem.weight_copies import is_worth_moving
+from dithc.engine.memory import Copies, Tiers
+
+log = logger(__name__)
+
+
+class RestingGradients:
+    """Offload of the gradients of some parameters to slow memory.
+
+    The backward product of a linear layer writes into a buffer there, unless an earlier gradient is still held. Other gradients
+    are copied when complete. A buffer that another owner assigned to a parameter stays in use.
+    """
+
+    def __init__(self, tiers: Tiers, copies: Copies) -> None:
+        assert tiers.slow is not None, "a single tier does not move tensors"
+        self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
+        self._has_said = False
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._placed: dict[nn.Parameter, Tensor] = {}
+
+    def move(self, module: nn.Module) -> None:
+        """Keep the gradients of a unit's parameters in slow memory from now on."""
+        matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+        for parameter in module.parameters():
+            if not parameter.requires_grad or not is_worth_moving(parameter) or hasattr(parameter, "flat_grad"):
+                continue
+            if id(parameter) in matrices and parameter.dtype is torch.float32:
+                self._give_place(parameter)
+            # A parameter's hook must not keep this object alive.
+            hook = partial(_landed, ref(self))
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Leave future gradients where the backward pass allocates them."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter, own in self._placed.items():
+            if getattr(parameter, "flat_grad", None) is own:
+                del parameter.flat_grad, parameter.flat_grad_accumulates  # type: ignore[attr-defined]
+        self._hooks.clear()
+        self._placed.clear()
+
+    def refresh(self) -> None:
+        """Replace buffers whose earlier gradient is still held, so that the next gradient needs no copy."""
+        for parameter, place in list(self._placed.items()):
+            if parameter.grad is None and hcops.optimizer.storage_users(place) > 1:
+                self._give_place(parameter)
+
+    def _give_place(self, parameter: nn.Parameter) -> None:
+        self._placed.pop(parameter, None)
+        try:
+            place: Tensor = self._slow.empty(parameter.shape, torch.float32)
+        except MemoryError:
+            return  # the gradient stays where it was allocated
+        hcops.optimizer.give_place(parameter, place, accumulate=False)
+        if getattr(parameter, "flat_grad", None) is place:
+            self._placed[parameter] = place
+
+    @torch.no_grad()
+    def landed(self, parameter: Tensor) -> None:
+        """Move a complete gradient out of fast memory."""
+        gradient = parameter.grad
+        if gradient is None or not gradient.is_contiguous() or not self._fast.holds(gradient):
+            return
+        own: Tensor | None = getattr(parameter, "flat_grad", None)
+        if own is not None and self._placed.get(cast(nn.Parameter, parameter)) is not own:
+            return
+        try:
+            target = self._slow.empty(gradient.shape, gradient.dtype)
+            self._copies.now(target, gradient)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not self._has_said:
+                log.warning("a gradient stays in fast memory: %s", str(error))
+                self._has_said = True
+            return
+        parameter.grad = target
+
+
+def _landed(gradients: "ref[RestingGradients]", parameter: Tensor) -> None:
+    found = gradients()
+    if found is not None:
+        found.landed(parameter)

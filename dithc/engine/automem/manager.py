@@ -1,0 +1,314 @@
+"""Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeAlias
+from weakref import finalize, ref
+
+import torch
+from torch import Tensor, nn
+
+from dithc.core.logging import logger
+from dithc.engine.automem.allocation_mode import Mode
+from dithc.engine.automem.gradient_offload import RestingGradients
+from dithc.engine.automem.plan_executor import Course, Following, Life
+from dithc.engine.automem.planning import Decision, Level, Plan, turns_of
+from dithc.engine.automem.planning import plan as plan_of
+from dithc.engine.automem.profiler import Recording
+from dithc.engine.automem.saved_tensor_transfers import Moves
+from dithc.engine.automem.trace import StateItem, Trace
+from dithc.engine.automem.units import units_of
+from dithc.engine.automem.weight_copies import BeforeLoad, Homes, WeightCopies, is_worth_moving, move_homes
+from dithc.engine.memory import Copies, Tier, Tiers
+
+log = logger(__name__)
+
+Call: TypeAlias = Recording | Following
+# Decision for units that are not in the plan: no moves.
+STAYS = Decision(weights="in place", gradients="fast", saved=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Traffic since `begin_step`, or since the start."""
+
+    loaded_bytes: int
+    offloaded_bytes: int
+    hits: int  # uses of weights and saved tensors with a copy in fast memory
+    stall_seconds: float
+    spills: int  # allocations that fast memory could not hold
+    recomputed_units: int  # forward passes repeated in backward
+    high_water: Mapping[str, int]  # peak bytes of each tier in the entire lifetime
+
+
+class Manager:
+    """Executor of one model's plan, with the modules of its `units`.
+
+    `plan` and `trace` are None during the warm-up. `active` is the running call that is recorded or managed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tiers: Tiers,
+        *,
+        copies: Copies | None = None,
+        plan: Plan | None = None,
+        allow_recompute: bool = False,
+    ) -> None:
+        """Move the weights to the slow of at least two tiers, and let operators allocate outputs in the fast tier.
+
+        Without `copies`, this manager starts its own threads. A given plan is used after the warm-up.
+        """
+        assert tiers.slow is not None, "management needs at least two tiers"
+        self.tiers = tiers
+        self.plan: Plan | None = None
+        self.trace: Trace | None = None
+        self.active: Call | None = None
+        self._model, self._given, self._allow_recompute = ref(model), plan, allow_recompute
+        self.units = {name: ref(module) for name, module in units_of(model)}
+        self._copies = Copies(tiers) if copies is None else copies
+        self._moves = Moves(tiers, self._copies)
+        self._weights = WeightCopies(tiers.fast, self._copies)
+        self._gradients = RestingGradients(tiers, self._copies)
+        self._mode = Mode(tiers.fast.pool)
+        self._recordings: list[Recording] = []  # recorded in the warm-up; only the last may be incomplete
+        self._course: Course | None = None
+        self._state: dict[str, int] = {}
+        self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
+        self._homes = Homes(())
+        self._runs: dict[str, int] = {}
+        self._calls = 0  # calls with gradient since begin_step
+        self._is_stepped = self._is_paused = self._is_ahead = False
+        self._slow = tiers.slow
+        move_homes(model.parameters(), self._slow)
+        tiers.serve()
+        self._life = Life()
+        self._end = finalize(model, _end, self._life, tiers, self._copies, copies is None)
+        self._mark()
+
+    def begin_step(self) -> None:
+        """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
+
+        The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call, the
+        next call of the model creates the plan.
+        """
+        if not self._end.alive:
+            self._mark()
+            return
+        if self.plan is None:
+            if not self._is_stepped:
+                self._recordings.clear()
+            elif self._is_recorded():
+                self._make_plan(persist=self._calls > 1)
+        self._is_stepped, self._calls = True, 0
+        self._mark()
+        if self._course is not None:
+            self._weights.release_all()
+            self._look()
+            self._course.begin()
+            self._is_ahead = True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run the model unmanaged in the block, without recording."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def call_before_load(self, before_load: BeforeLoad) -> None:
+        """Replace the callback for parameters whose values are read next."""
+        self._weights.before_load = before_load
+
+    def home(self, name: str, like: Tensor) -> Tensor:
+        """Return an uninitialized contiguous tensor like `like` in the planned tier for the state `name`.
+
+        Slow memory serves before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
+        """
+        self._state[name] = like.nbytes
+        in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
+        return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
+
+    def counters(self) -> Counters:
+        """Return the traffic since `begin_step`."""
+        now, then = self._copies.counters(), self._copies_then
+        hits, recomputed, spills = self._then
+        return Counters(
+            loaded_bytes=now.loaded_bytes - then.loaded_bytes,
+            offloaded_bytes=now.offloaded_bytes - then.offloaded_bytes,
+            hits=self._moves.hits + self._weights.hits - hits,
+            stall_seconds=now.stall_seconds - then.stall_seconds,
+            spills=self.tiers.fast.counters().spills - spills,
+            recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
+            high_water={tier.spec.name: tier.counters().peak_backed_bytes for tier in self.tiers},
+        )
+
+    def close(self) -> None:
+        """End the management: parameters stay in place, and the model runs as an ordinary module."""
+        self._weights.release_all()
+        self._weights.before_load = None
+        self._gradients.close()
+        self._moves.finish()
+        self._end()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Wrap a call of the complete model."""
+        if not self._end.alive:
+            yield
+            return
+        before = self._mode.enter()
+        outer = self.active, self._runs
+        self.active, self._runs = self._begin(), {}
+        try:
+            yield
+        except BaseException:
+            if torch._C._current_graph_task_id() < 0:
+                self._weights.release_all()
+            raise
+        finally:
+            self.active, self._runs = outer
+            self._mode.leave(before)
+
+    def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Run a unit's forward pass in the active call."""
+        assert self.active is not None, "checked by the wrapper"
+        count = self._runs[unit] = self._runs.get(unit, 0) + 1
+        return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
+
+    def _begin(self) -> Call | None:
+        """Return the recorder or executor of a call that starts now."""
+        if self._is_paused or torch._C._current_graph_task_id() >= 0:  # recomputation in a backward pass
+            return None
+        if self.plan is None:
+            return self._warm_up()
+        self._gradients.refresh()
+        if self._course is None:
+            return None
+        if not self._is_ahead:
+            self._weights.release_all()  # from a call without a backward pass
+            self._look()
+        self._is_ahead = False
+        return Following(self._course, mode=self._mode)
+
+    def _warm_up(self) -> Call | None:
+        """Record calls until a pass is complete and the plan is made."""
+        done = self._is_recorded()
+        if done and not self._is_stepped:
+            model = self._model()
+            held = model is not None and any(parameter.grad is not None for parameter in model.parameters())
+            self._make_plan(persist=held)
+            return self._begin()
+        if not torch.is_grad_enabled():
+            return None
+        self._calls += 1
+        if done:
+            return None  # for the rest of the step
+        self._look()
+        if self._recordings and not self._recordings[-1].is_complete:
+            self._recordings.pop()  # it had no backward pass
+        recording = Recording(
+            tiers=self.tiers,
+            parameters_of=self._parameters.__getitem__,
+            weight_at=self._weight_at,
+            is_tracked=self._moves.is_tracked,
+            mode=self._mode,
+        )
+        self._recordings.append(recording)
+        return recording
+
+    def _is_recorded(self) -> bool:
+        """Return whether the warm-up has enough passes for a plan."""
+        wanted = 2 if self._given is None else 1
+        return sum(recording.is_complete for recording in self._recordings) == wanted
+
+    def _make_plan(self, *, persist: bool) -> None:
+        """Plan from the recording, and apply the placement."""
+        first, last = self._recordings[0], self._recordings[-1]
+        state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
+        trace = self.trace = first.trace(state, persist=persist, later=last)
+        self._recordings.clear()
+        started = perf_counter()
+        if self._given is None:
+            fast, slow = _level(self.tiers.fast), _level(self._slow)
+            self.plan = plan_of(trace, fast=fast, slow=slow, allow_recompute=self._allow_recompute)
+        else:
+            self.plan = self._given
+        level = log.info if self.plan.fits else log.warning
+        level("memory plan, computed in %.2f s\n%s", perf_counter() - started, self.plan.describe())
+        decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
+        self._settle_homes(decisions)
+        self._look()
+        if all(
+            one.weights != "copied" and "offload" not in one.saved and not one.recompute for one in decisions.values()
+        ):
+            return
+        self._course = Course(
+            turns=turns_of(trace, decisions),
+            decisions=decisions,
+            moves=self._moves,
+            weights=self._weights,
+            parameters_of=self._parameters_of,
+            weight_at=self._weight_at,
+            life=self._life,
+        )
+
+    def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
+        """Move weights and gradients to their homes."""
+        stayed = 0
+        for name, decision in decisions.items():
+            module = self.units[name]() if name in self.units else None  # not for the second run of a module
+            if module is not None and decision.weights == "fast":
+                stayed += move_homes(module.parameters(), self.tiers.fast)
+            if module is not None and decision.gradients == "slow":
+                self._gradients.move(module)
+        if stayed:
+            log.info("%d parameters stay in place because other views share their memory", stayed)
+
+    def _look(self) -> None:
+        """Read the current homes of the parameters, which other code may have moved."""
+        for name, unit in self.units.items():
+            module = unit()
+            named = () if module is None else module.named_parameters(prefix=name)
+            self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
+        model = self._model()
+        self._homes = Homes(() if model is None else model.parameters())
+
+    def _parameters_of(self, run: str) -> list[nn.Parameter]:
+        return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
+
+    def _weight_at(self, address: int) -> nn.Parameter | None:
+        copied = self._weights.at(address)
+        return self._homes.at(address) if copied is None else copied
+
+    def _mark(self) -> None:
+        """Store the counter values from which counts start."""
+        self._copies_then = self._copies.counters()
+        recomputed = self._course.recomputed if self._course else 0
+        hits = self._moves.hits + self._weights.hits
+        self._then = hits, recomputed, self.tiers.fast.counters().spills
+
+
+def _level(tier: Tier) -> Level:
+    return Level(
+        name=tier.spec.name,
+        budget_bytes=tier.spec.budget_bytes,
+        copy_bytes_per_second=tier.copy_bytes_per_second,
+        read_bytes_per_second=tier.read_bytes_per_second,
+    )
+
+
+def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
+    """Stop all copies and restore the previous allocation of operator outputs."""
+    life.is_over = True
+    try:
+        copies.drain()
+    except RuntimeError as error:  # already closed, or created before a fork
+        log.debug("%s", str(error))
+    if is_own:
+        copies.close()
+    tiers.release()

@@ -1,0 +1,67 @@
+"""Reasons of a plan as sentences: decisions, costs, and missing memory."""
+
+from collections.abc import Mapping, Sequence
+
+from dithc.engine.automem.planning.decision import Decision, Level, Phase
+
+UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def reasons(
+    decisions: Mapping[str, Decision],
+    phases: Sequence[Phase],
+    everything: Sequence[Phase],
+    *,
+    fast: Level,
+    slow: Level,
+    fits: bool,
+) -> tuple[str, ...]:
+    """Return sentences about a plan; `everything` is the timeline with all tensors in fast memory."""
+    worst = max(everything, key=lambda phase: phase.fast_bytes)
+    budget = "no budget" if fast.budget_bytes is None else f"budget {size(fast.budget_bytes)}"
+    if fits and phases == everything:
+        return (f"everything resident: {size(worst.fast_bytes)} in {fast.name} at most ({_turn(worst)}), {budget}",)
+    share = f" ({(fast.budget_bytes or 0) / worst.fast_bytes:.0%})" if worst.fast_bytes else ""
+    lines = [
+        f"{fast.name} has {budget}{share} of the {size(worst.fast_bytes)} required for everything ({_turn(worst)})"
+    ]
+    again = [name for name, decision in decisions.items() if decision.recompute]
+    if again:
+        lines.append(
+            f"forward again in backward: {len(again)} units ({again[0]} to {again[-1]}), cheaper than their copies"
+        )
+    if not fits:
+        lines += _missing(phases, fast, slow, everything)
+    return tuple(lines)
+
+
+def size(num_bytes: int) -> str:
+    """Format bytes with a binary unit."""
+    for unit, name in UNITS:
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.2f} {name}"
+    return f"{num_bytes} B"
+
+
+def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequence[Phase]) -> list[str]:
+    """Describe the missing memory and the fix."""
+    lines = []
+    for level, needs in (
+        (fast, [phase.fast_bytes for phase in phases]),
+        (slow, [phase.slow_bytes for phase in phases]),
+    ):
+        most = max(needs)
+        if level.budget_bytes is None or most <= level.budget_bytes:
+            continue
+        missing = size(most - level.budget_bytes)
+        where = _turn(phases[needs.index(most)])
+        fix = f"fix: at least {size(most)} of {level.name}, or a smaller batch"
+        if level is slow:
+            recomputed = any(phase.seconds > other.seconds for phase, other in zip(phases, everything, strict=True))
+            fix += "" if recomputed else ", or allow_recompute, which keeps less"
+        lines.append(f"does not fit: {level.name} is short of {missing} in {where}; {fix}")
+    return lines
+
+
+def _turn(phase: Phase) -> str:
+    return phase.kind if phase.kind == "update" else f"{phase.kind} of {phase.name}"

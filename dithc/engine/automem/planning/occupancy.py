@@ -1,0 +1,130 @@
+"""Bytes in both levels at each turn under given decisions, with all possible copies complete.
+
+This is the minimum that a plan needs, so it decides if the plan fits. Turns count as in `dithc.engine.automem.trace`; the update
+is the last.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from dithc.engine.automem.planning.decision import KINDS, Decision, Kind, Place
+from dithc.engine.automem.planning.schedule import Turn, is_offloaded, last_saver, turns_of
+from dithc.engine.automem.trace import Saved, Trace, Unit
+
+
+class Spans:
+    """Bytes of a level by kind and turn, summed over spans."""
+
+    def __init__(self, num_turns: int) -> None:
+        self._changes = {kind: [0] * (num_turns + 1) for kind in KINDS}
+
+    def add(self, kind: Kind, first: int, last: int, num_bytes: int) -> None:
+        """Add bytes from turn `first` to turn `last`, inclusive."""
+        if num_bytes and first <= last:
+            self._changes[kind][first] += num_bytes
+            self._changes[kind][last + 1] -= num_bytes
+
+    def parts(self) -> list[dict[Kind, int]]:
+        """Return the bytes at each turn, by kind."""
+        columns = [list(accumulate(self._changes[kind]))[:-1] for kind in KINDS]
+        return [dict(zip(KINDS, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def totals(self) -> list[int]:
+        """Return the bytes at each turn."""
+        return list(accumulate(map(sum, zip(*self._changes.values(), strict=True))))[:-1]
+
+
+def occupancy(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place]) -> tuple[Spans, Spans]:
+    """Return the bytes in fast and in slow memory at each of the 2 L + 1 turns."""
+    num_units = len(trace.units)
+    turns = turns_of(trace, decisions)
+    end = 2 * num_units
+    fast, slow = Spans(end + 1), Spans(end + 1)
+    fast.add("outside", 0, end, trace.outside_bytes)
+    for item in trace.state:
+        (fast if state[item.name] == "fast" else slow).add("state", 0, end, item.bytes)
+    starts = _starts(trace, turns)
+    _add_weights(trace, decisions, turns, starts, fast, slow)
+    for index, unit in enumerate(trace.units):
+        decision = decisions[unit.name]
+        for tensor in unit.saved:
+            if is_dropped(decision, tensor, num_units - 1 - index):
+                continue
+            # In its own forward turn a tensor counts as the unit's use, unless it is an input.
+            first, last = index if tensor.is_input else index + 1, num_units + tensor.last_reader
+            if is_offloaded(decision, tensor.ordinal):
+                leave = last_saver(trace, index, tensor)
+                fast.add("saved", first, leave, tensor.bytes)
+                slow.add("saved", leave + 1, num_units + tensor.first, tensor.bytes)
+                first = max(starts[unit.name, tensor.ordinal], first, leave + 1)
+            fast.add("saved", first, last, tensor.bytes)
+        for turn, carried in ((index, unit.forward_carried_bytes), (end - 1 - index, unit.backward_carried_bytes)):
+            fast.add("working", turn, turn, carried + working_bytes(unit, decision, forward=turn < num_units))
+    return fast, slow
+
+
+def working_bytes(unit: Unit, decision: Decision, *, forward: bool) -> int:
+    """Return a unit's bytes during its run; a recomputed unit also holds its saved tensors."""
+    if forward:
+        return unit.forward_bytes
+    if not decision.recompute:
+        return unit.backward_bytes
+    made = sum(tensor.bytes for tensor in unit.saved if not tensor.is_input)
+    return max(unit.forward_bytes, made + unit.backward_bytes)
+
+
+def is_dropped(decision: Decision, tensor: Saved, position: int) -> bool:
+    """Return whether recomputation frees a tensor saved at `position`: made and read by that unit only."""
+    return decision.recompute and not tensor.is_input and tensor.first == tensor.last_reader == position
+
+
+def room(trace: Trace, decisions: Mapping[str, Decision], turns: tuple[Turn, ...], turn: int) -> int:
+    """Return the fast bytes required before a turn: the unit's use, and the loads that start."""
+    units = {unit.name: unit for unit in trace.units}
+    this = turns[turn]
+    loads = sum(units[name].weight_bytes for name in this.load_weights)
+    loads += sum(units[name].saved[ordinal].bytes for name, ordinal in this.load_saved)
+    return loads + working_bytes(units[this.unit], decisions[this.unit], forward=this.kind == "forward")
+
+
+def _starts(trace: Trace, turns: tuple[Turn, ...]) -> dict[tuple[str, object], int]:
+    """Return start turns of loads by (unit, "forward" or "backward") for weights, (unit, ordinal) for saved tensors."""
+    index_of = {unit.name: index for index, unit in enumerate(trace.units)}
+    starts: dict[tuple[str, object], int] = {}
+    for turn, this in enumerate(turns):
+        for name in this.load_weights:
+            starts[name, "forward" if index_of[name] >= turn else "backward"] = turn
+        starts.update(dict.fromkeys(this.load_saved, turn))
+    return starts
+
+
+def _add_weights(
+    trace: Trace,
+    decisions: Mapping[str, Decision],
+    turns: tuple[Turn, ...],
+    starts: Mapping[tuple[str, object], int],
+    fast: Spans,
+    slow: Spans,
+) -> None:
+    """Add weights at home, once if shared, their copies, and gradients at rest from the first unit that has them."""
+    end = 2 * len(trace.units)
+    seen: set[str] = set()
+    for index in reversed(range(len(trace.units))):
+        unit = trace.units[index]
+        decision = decisions[unit.name]
+        backward = end - 1 - index
+        new = [weight for weight in unit.weights if weight.name not in seen]
+        seen.update(weight.name for weight in new)
+        home = fast if decision.weights == "fast" else slow
+        home.add("weights", 0, end, sum(weight.bytes for weight in new))
+        rest = sum(weight.resting_bytes for weight in new)
+        if decision.gradients == "slow":
+            slow.add("gradients", 0, end, rest)
+        else:
+            fast.add("gradients", 0 if trace.gradients_persist else backward + 1, end, rest)
+        if decision.weights == "copied":
+            if turns[index].keep_weights:
+                fast.add("weights", starts[unit.name, "forward"], backward, unit.weight_bytes)
+            else:
+                fast.add("weights", starts[unit.name, "forward"], index, unit.weight_bytes)
+                fast.add("weights", starts[unit.name, "backward"], backward, unit.weight_bytes)

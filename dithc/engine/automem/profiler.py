@@ -1,0 +1,249 @@
+"""The warm-up: records forward and backward passes into a trace.
+
+Bytes come from the first pass, before gradients exist; seconds come from a later pass, without first-touch costs. Weights are
+used in place, and allocations beyond fast memory overflow into the tiers below.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from dithc.engine.automem.allocation_mode import Mode
+from dithc.engine.automem.saved_tensors import Book, Record, other_hooks_are_on, tensors_in
+from dithc.engine.automem.trace import Saved, StateItem, Trace, Unit, Weight
+from dithc.engine.memory import Tiers
+
+
+@dataclass
+class _Row:
+    """A run of a unit."""
+
+    name: str
+    parameters: Sequence[tuple[str, nn.Parameter]]
+    forward_start: int
+    forward_peak: int
+    forward_seconds: float = 0.0
+    backward_start: int | None = None
+    backward_peak: int = 0
+    backward_seconds: float = 0.0
+    saved: list[tuple[int, bool]] = field(default_factory=list)  # bytes, and whether another unit created it
+    readers: list[set[int]] = field(default_factory=list)  # units that read each saved tensor
+
+
+class Meter:
+    """Counter of the bytes in use by operators: in the tiers, and saved tensors in torch's memory."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers, self._elsewhere = tiers, WeakSet[Record]()
+        self._before = [tier.counters().used_bytes for tier in tiers]
+
+    def kept(self, record: Record) -> None:
+        """Count a saved record."""
+        if record.here is not None and self._tiers.tier_of(record.here) is None:
+            self._elsewhere.add(record)
+
+    def used(self) -> int:
+        """Return bytes in use in all tiers; lower tiers count from the start only."""
+        return self._sum([tier.counters().used_bytes for tier in self._tiers])
+
+    def start_peaks(self) -> None:
+        """Restart the measurement of `peak`."""
+        for tier in self._tiers:
+            tier.pool.start_peak()
+
+    def peak(self) -> int:
+        """Return an upper bound of the peak use since `start_peaks`, because tiers peak at different times."""
+        return self._sum([tier.counters().peak_bytes for tier in self._tiers])
+
+    def _sum(self, now: list[int]) -> int:
+        below = sum(now[1:]) - sum(self._before[1:])
+        return max(0, now[0] + below) + sum(record.num_bytes for record in self._elsewhere)
+
+
+class Recording:
+    """A recorded call of the model; `is_complete` once its backward pass has ended."""
+
+    def __init__(
+        self,
+        *,
+        tiers: Tiers,
+        parameters_of: Callable[[str], Sequence[tuple[str, nn.Parameter]]],
+        weight_at: Callable[[int], nn.Parameter | None],
+        is_tracked: Callable[[Tensor], bool],
+        mode: Mode,
+    ) -> None:
+        """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
+        self.is_complete = False
+        self._tiers, self._parameters_of, self._mode = tiers, parameters_of, mode
+        self._meter = Meter(tiers)
+        self._outside = self._meter.used()
+        self._rows: list[_Row] = []
+        self._index: dict[str, int] = {}
+        self._running: int | None = None  # unit in its backward pass
+        self._since = 0.0
+        self._ended = 0.0
+        self._gradients: dict[nn.Parameter, int] = {}
+        self._book = Book(weight_at=weight_at, is_tracked=is_tracked, fetch=self._fetch, reached=self.reached)
+
+    def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
+        used = self._meter.used()
+        row = _Row(name, self._parameters_of(unit), used, used)
+        index = self._index[name] = len(self._rows)
+        self._rows.append(row)
+        inputs = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs)) if _has_memory(tensor)}
+        hooks = (
+            nullcontext()
+            if other_hooks_are_on()
+            else self._book.hooks(name, lambda record: self._saved(index, record, inputs))
+        )
+        self._meter.start_peaks()
+        started = perf_counter()
+        with hooks:
+            out = forward(*args, **kwargs)
+        row.forward_seconds = perf_counter() - started
+        row.forward_peak = max(row.forward_peak, self._meter.peak())
+        for tensor in tensors_in(out):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(lambda _: self.reached(name))  # type: ignore[no-untyped-call]
+        return out
+
+    def reached(self, name: str) -> None:
+        """Handle the start of a unit's backward pass."""
+        if self.is_complete or torch._C._current_graph_task_id() < 0:
+            return
+        index = self._index[name]
+        used = self._meter.used()
+        if self._running is None:
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._end)
+            self._mode.enter_backward()
+        else:
+            row = self._rows[self._running]
+            row.backward_peak = max(row.backward_peak, used)
+            if index >= self._running:
+                return
+            self._close(row)
+        row = self._rows[index]
+        row.backward_start = row.backward_peak = used
+        self._running, self._since = index, perf_counter()
+        self._meter.start_peaks()
+
+    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording") -> Trace:
+        """Return the trace, with the shorter times of a complete later pass.
+
+        `state` is used by the update. `persist` is true if gradients exist before a pass starts, as with micro-batches.
+        """
+        last = len(self._rows) - 1
+        seconds = 0.0 if persist else max(0.0, perf_counter() - later._ended)
+        seen: set[nn.Parameter] = set()
+        weights = [self._weights(row, seen) for row in self._rows]
+        saved = [
+            tuple(
+                Saved(
+                    ordinal=ordinal,
+                    bytes=num_bytes,
+                    last_reader=last - min(readers),
+                    first_reader=last - max(readers),
+                    is_input=is_input,
+                )
+                for ordinal, ((num_bytes, is_input), readers) in enumerate(zip(row.saved, row.readers, strict=True))
+            )
+            for row in self._rows
+        ]
+        units = tuple(self._unit(index, weights, saved, later._seconds_of(row)) for index, row in enumerate(self._rows))
+        return Trace(
+            units=units,
+            outside_bytes=self._outside,
+            state=tuple(state),
+            update_seconds=seconds,
+            gradients_persist=persist,
+        )
+
+    def _seconds_of(self, row: _Row) -> tuple[float, float]:
+        """Return the faster forward and backward seconds of a unit in both passes."""
+        mine = self._rows[self._index[row.name]] if row.name in self._index else row
+        return min(row.forward_seconds, mine.forward_seconds), min(row.backward_seconds, mine.backward_seconds)
+
+    def _unit(
+        self,
+        index: int,
+        weights: list[tuple[Weight, ...]],
+        saved: list[tuple[Saved, ...]],
+        seconds: tuple[float, float],
+    ) -> Unit:
+        """Return a row for the planner, with unexplained bytes at its start as carried."""
+        row, last = self._rows[index], len(self._rows) - 1
+        kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
+        inputs = sum(one.bytes for one in saved[index] if one.is_input)
+        carried = row.forward_start - self._outside - kept - inputs
+        started = row.forward_start if row.backward_start is None else row.backward_start
+        alive = sum(one.bytes for unit in saved for one in unit if one.last_reader >= last - index)
+        at_rest = sum(one.resting_bytes for later in weights[index + 1 :] for one in later)
+        return Unit(
+            name=row.name,
+            weights=weights[index],
+            saved=saved[index],
+            forward_seconds=seconds[0],
+            backward_seconds=seconds[1],
+            forward_bytes=max(0, row.forward_peak - row.forward_start),
+            backward_bytes=0 if row.backward_start is None else max(0, row.backward_peak - row.backward_start),
+            forward_carried_bytes=max(0, carried),
+            backward_carried_bytes=0
+            if row.backward_start is None
+            else max(0, started - self._outside - alive - at_rest),
+        )
+
+    def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
+        """Return the weights of a unit that are not shared with an earlier unit."""
+        new = [(name, parameter) for name, parameter in row.parameters if parameter not in seen]
+        seen.update(parameter for _, parameter in new)
+        return tuple(
+            Weight(name=name, bytes=parameter.nbytes, gradient_bytes=self._gradients.get(parameter, 0))
+            for name, parameter in new
+        )
+
+    def _saved(self, index: int, record: Record, inputs: set[int]) -> None:
+        unit, number = record.key
+        row = self._rows[self._index[unit]]
+        if number == len(row.saved):
+            assert record.here is not None, "the warm-up offloads no tensors"
+            row.saved.append((record.num_bytes, record.here.untyped_storage()._cdata in inputs))
+            row.readers.append(set())
+            self._meter.kept(record)
+        row.readers[number].add(index)
+        running = self._rows[index]
+        running.forward_peak = max(running.forward_peak, self._meter.used())
+
+    def _fetch(self, record: Record) -> Tensor:
+        assert record.here is not None, "the warm-up offloads no tensors"
+        return record.here
+
+    def _close(self, row: _Row) -> None:
+        row.backward_seconds = perf_counter() - self._since
+        row.backward_peak = max(row.backward_peak, self._meter.peak())
+
+    def _end(self) -> None:
+        """Handle the end of the backward pass."""
+        if self._running is not None:
+            self._close(self._rows[self._running])
+        for row in self._rows:
+            for _, parameter in row.parameters:
+                gradient = parameter.grad
+                if (
+                    gradient is not None
+                    and self._tiers.tier_of(gradient) is not None
+                    and not hasattr(parameter, "flat_grad")
+                ):
+                    self._gradients[parameter] = gradient.nbytes
+        self.is_complete, self._ended = True, perf_counter()
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter)

@@ -1,0 +1,196 @@
+"""Copies of weights in fast memory that replace the parameters while their unit runs.
+
+A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new
+version. Changes through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`,
+or the call of the model, to the end of its backward pass. Make these changes before `begin_step`.
+
+A failed copy from a file is an OSError of the pass. A direct read of the file's mapping ends the process with SIGBUS.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dithc.core.logging import logger
+from dithc.engine import hcops
+from dithc.engine.automem.saved_tensors import FLOOR_BYTES
+from dithc.engine.memory import Copies, Tier
+
+log = logger(__name__)
+
+BeforeLoad = Callable[[Sequence[nn.Parameter]], None]
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A copy of a parameter; `version` is the parameter's version at the copy, then at its installation."""
+
+    parameter: nn.Parameter
+    home: Tensor
+    fast: Tensor
+    ticket: Any
+    version: int
+    is_in_place: bool = False
+    users: set[str] = field(default_factory=set)
+
+
+class WeightCopies:
+    """Existing copies of parameters; `before_load` is called with the parameters that are copied next."""
+
+    def __init__(self, fast: Tier, copies: Copies) -> None:
+        self._fast, self._copies = fast, copies
+        self.before_load: BeforeLoad | None = None
+        self.hits = 0  # uses of a ready copy
+        self._of: dict[nn.Parameter, _Copy] = {}
+        self._refused = False
+
+    def load(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+        """Start to copy a unit's parameters; if fast memory is full they are used in place."""
+        wanted = []
+        for parameter in parameters:
+            held = self._of.get(parameter)
+            if held is not None:
+                held.users.add(unit)
+            elif is_worth_moving(parameter) and not self._fast.holds(parameter):
+                wanted.append(parameter)
+        if not wanted:
+            return
+        if self.before_load is not None:
+            self.before_load(wanted)
+        for parameter in wanted:
+            home = parameter.data
+            target = room_for(self._fast, home.shape, home.dtype)
+            if target is not None:
+                ticket = self._copies.submit(target, home, stream="load")
+                self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
+
+    def use(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Install the copies of these parameters when complete; OSError if the disk failed."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is None or copy.is_in_place:
+                continue
+            if self._is_good(copy):
+                parameter.data, copy.is_in_place = copy.fast, True
+                self.hits += 1
+            else:
+                del self._of[parameter]
+
+    def rest(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Reinstall the homes of these parameters; keep the copies."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is not None and copy.is_in_place:
+                self._go_home(copy)
+
+    def release(self, unit: str, parameters: Iterable[nn.Parameter]) -> None:
+        """Release a unit's copies, unless another unit waits for them."""
+        for parameter in parameters:
+            copy = self._of.get(parameter)
+            if copy is not None:
+                copy.users.discard(unit)
+                if not copy.users:
+                    self._drop(copy)
+
+    def release_all(self) -> None:
+        """Release all copies, with every parameter at home."""
+        for copy in list(self._of.values()):
+            self._drop(copy)
+
+    def at(self, address: int) -> nn.Parameter | None:
+        """Return the parameter whose installed copy contains an address."""
+        for parameter, copy in self._of.items():
+            if copy.is_in_place and 0 <= address - copy.fast.data_ptr() < copy.fast.nbytes:
+                return parameter
+        return None
+
+    def _is_good(self, copy: _Copy) -> bool:
+        """Wait for a copy; False if it was canceled or is stale."""
+        try:
+            self._copies.wait(copy.ticket)
+        except OSError:  # disk error: reading the file in place may end the process
+            self._drop(copy)
+            raise
+        except RuntimeError as error:
+            if not self._refused:
+                log.warning("no copy of weights into fast memory: %s; they are used from slow memory", str(error))
+                self._refused = True
+            return False
+        parameter = copy.parameter
+        same_memory = parameter.data_ptr() == copy.home.data_ptr() and parameter.shape == copy.home.shape
+        return same_memory and parameter._version == copy.version
+
+    def _drop(self, copy: _Copy) -> None:
+        if copy.is_in_place:
+            self._go_home(copy)
+        del self._of[copy.parameter]
+
+    @torch.no_grad()
+    def _go_home(self, copy: _Copy) -> None:
+        """Reinstall a parameter's home, with care for changed weights or new data."""
+        parameter, copy.is_in_place = copy.parameter, False
+        if parameter.data_ptr() != copy.fast.data_ptr():
+            return
+        if parameter._version != copy.version:
+            copy.home.copy_(copy.fast)
+            copy.version = parameter._version
+        parameter.data = copy.home
+
+
+class Homes:
+    """Map from addresses to the parameters at home."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        rows = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
+        self._starts = sorted(rows)
+        self._rows = [rows[start] for start in self._starts]
+
+    def at(self, address: int) -> nn.Parameter | None:
+        """Return the parameter at an address, or None."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0 and address - self._starts[index] < self._rows[index].nbytes:
+            return self._rows[index]
+        return None
+
+
+def is_worth_moving(parameter: nn.Parameter) -> bool:
+    """Return whether a parameter is contiguous and large enough to copy."""
+    if isinstance(parameter, nn.parameter.UninitializedParameter) or type(parameter.data) is not Tensor:
+        return False
+    return (
+        parameter.is_cpu
+        and parameter.layout is torch.strided
+        and parameter.nbytes >= FLOOR_BYTES
+        and parameter.is_contiguous()
+    )
+
+
+def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+    """Return a tensor in exactly this tier, or None if the tier is full."""
+    room = tier.room_bytes
+    if room is not None and room < shape.numel() * dtype.itemsize:
+        return None
+    try:
+        found = tier.empty(shape, dtype)
+    except MemoryError:
+        return None
+    return found if tier.holds(found) else None
+
+
+@torch.no_grad()
+def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
+    """Move parameters into a tier until it is full; return the number kept in place by other views."""
+    stayed = 0
+    for parameter in parameters:
+        if not is_worth_moving(parameter) or tier.holds(parameter):
+            continue
+        has_views = parameter.untyped_storage().nbytes() != parameter.nbytes
+        if has_views or hcops.optimizer.storage_users(parameter) != 1:
+            stayed += 1
+        elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
+            parameter.data = target.copy_(parameter.data)
+    return stayed

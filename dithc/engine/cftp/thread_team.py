@@ -1,0 +1,78 @@
+"""Compute threads of this process, grouped by core cluster: placement, and the cost of a barrier."""
+
+import time
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import median
+
+from dithc.engine import native
+from dithc.engine.native import contexts, rooflines
+
+# The time is the median of several short runs of barriers, because a run that the system interrupts takes milliseconds.
+BARRIERS_PER_RUN, RUNS = 1000, 21
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """Persistent threads, pinned if they fill the machine. The caller is thread 0, and idle threads sleep.
+
+    Attributes:
+        clusters: numbers of the threads of each cluster, consecutive.
+        cpus: CPU of each thread; empty if the system places the threads.
+        nodes: memory node of each cluster; empty without binding.
+        reason: reason for a single thread, or "".
+    """
+
+    clusters: tuple[tuple[int, ...], ...]
+    cpus: tuple[int, ...]
+    nodes: tuple[int, ...]
+    reason: str = ""
+
+    @classmethod
+    def of(cls, *, num_threads: int | None = None) -> "Team":
+        """Return the team of the C library's operators, and start it if necessary; None uses torch's number of threads.
+
+        Without the library the team is the caller alone. MemoryError or ValueError: the system refused memory or threads.
+        """
+        if native.library() is None:
+            return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load().reason)
+        layout = contexts.layout(num_threads=num_threads)
+        return cls(
+            clusters=tuple(tuple(cluster) for cluster in layout.clusters),
+            cpus=layout.cpus,
+            nodes=layout.nodes,
+        )
+
+    @property
+    def num_threads(self) -> int:
+        return sum(map(len, self.clusters))
+
+    def barrier_seconds(self) -> float:
+        return median(self.barrier_times())
+
+    def barrier_times(self, *, count: int = BARRIERS_PER_RUN, runs: int = RUNS) -> list[float]:
+        """Return the seconds per barrier of each run of `count` barriers, after a warm-up run; [0.0] for one thread."""
+        if self.num_threads == 1:
+            return [0.0]
+        rooflines.barriers(count, num_threads=self.num_threads)
+        marks = [time.perf_counter()]
+        for _ in range(runs):
+            rooflines.barriers(count, num_threads=self.num_threads)
+            marks.append(time.perf_counter())
+        return [(after - before) / count for before, after in pairwise(marks)]
+
+    def describe(self) -> str:
+        """Return a one-line summary for the user."""
+        if self.reason:
+            return f"team: the caller alone, {self.reason}"
+        sizes = " + ".join(str(len(cluster)) for cluster in self.clusters)
+        pinned = f"pinned to CPUs {_ranges(self.cpus)}" if self.cpus else "not pinned"
+        bound = f"memory bound to nodes {_ranges(self.nodes)}" if self.nodes else "memory of one node"
+        return f"team: {self.num_threads} thread(s) in {len(self.clusters)} cluster(s) ({sizes}), {pinned}; {bound}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Format (0, 1, 2, 3, 5) as 0-3,5."""
+    neighbors = groupby(enumerate(sorted(set(numbers))), key=lambda place: place[1] - place[0])
+    runs = [[number for _, number in run] for _, run in neighbors]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

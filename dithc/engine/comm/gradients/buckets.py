@@ -1,0 +1,111 @@
+"""Layout of tensors in a flat buffer, and its partition into buckets and shares: pure arithmetic.
+
+R is the number of ranks that share a bucket.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dithc.engine import native
+
+# Every tensor starts at a multiple of this number of fp32 elements: one page, the fastest alignment for gradient
+# writes.
+ALIGNMENT = 1024
+# A share is a multiple of this number of fp32 elements, a cache line of 64 bytes, so that no cache line holds two
+# shares.
+SHARE_ELEMENTS = 16
+# A bucket is 1/32 of the buffer, within these bounds. The exposed last bucket is then a small part of the buffer, and
+# the latency of a collective, some tens of microseconds, is negligible.
+BUCKETS = 32
+LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1 << 20, 16 << 20
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Elements start..stop of the buffer, with the numbers of their tensors; a multiple of R x 16 elements."""
+
+    start: int
+    stop: int
+    members: tuple[int, ...]
+
+    @property
+    def megabytes(self) -> float:
+        """Size in MB of fp32."""
+        return (self.stop - self.start) * torch.float32.itemsize / 1e6
+
+    def share(self, rank: int, ranks: int) -> slice:
+        """Return the share of a rank, in elements of the buffer."""
+        length = (self.stop - self.start) // ranks
+        return slice(self.start + rank * length, self.start + (rank + 1) * length)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Layout of a flat buffer.
+
+    Attributes:
+        order: numbers of the tensors in buffer order.
+        starts: first element of each tensor, by number.
+        buckets: buckets in buffer order.
+        length: length of the buffer in elements.
+    """
+
+    order: tuple[int, ...]
+    starts: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+    length: int
+
+    def bucket_of(self, number: int) -> Bucket:
+        return next(bucket for bucket in self.buckets if number in bucket.members)
+
+
+def arrange(
+    sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None
+) -> Arrangement:
+    """Lay out tensors one after the other and partition them into buckets; no tensor spans two buckets.
+
+    Args:
+        sizes: elements of each tensor, by number.
+        order: all tensor numbers, in buffer order.
+        ranks: R, the number of shares per bucket; 1 without shares.
+        bucket_bytes: maximum size of a bucket of several tensors, fp32; None for the rule above.
+    """
+    total = sum(_up(size, ALIGNMENT) for size in sizes) * torch.float32.itemsize
+    limit = (
+        bucket_bytes or min(max(total // BUCKETS, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
+    ) // torch.float32.itemsize
+    starts, begin, at = [0] * len(sizes), 0, 0
+    buckets: list[Bucket] = []
+    members: list[int] = []
+
+    def close() -> int:
+        stop = begin + _up(at - begin, ranks * SHARE_ELEMENTS)
+        buckets.append(Bucket(begin, stop, tuple(members)))
+        members.clear()
+        return _up(stop, ALIGNMENT)
+
+    for number in order:
+        end = at + _up(sizes[number], ALIGNMENT)
+        if members and end - begin > limit:
+            begin = at = close()
+        starts[number] = at
+        at += _up(sizes[number], ALIGNMENT)
+        members.append(number)
+    length = close() if members else 0
+    return Arrangement(tuple(order), tuple(starts), tuple(buckets), length)
+
+
+def flat_buffer(elements: int) -> Tensor:
+    """Return fp32 zeros, on huge pages if the system grants them."""
+    buffer = torch.zeros(elements)
+    handle = native.library()
+    if handle is not None and elements:
+        handle.hc_use_huge_pages(buffer.data_ptr(), buffer.nbytes)
+    return buffer
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,385 @@
+"""Group of the ranks of a run: identity, agreement and data exchange, also for a single rank."""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from datetime import timedelta
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from dithc.core.logging import UserError, logger, problem, setup
+from dithc.engine.comm import environment
+from dithc.engine.comm.launch import (
+    MEETING_SECONDS,
+    check_shared_memory,
+    end_when_stopped,
+    exit_report,
+    guarded,
+    take_names_away,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dithc.engine.comm.mpi import World
+    from dithc.engine.comm.process_group import Segment
+    from dithc.engine.comm.traffic import Span
+
+log = logger(__name__)
+
+# Longer than the slowest operation of one rank for which the other ranks wait: writing a large checkpoint to a slow
+# file system.
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+# Statuses with which all ranks exit by agreement: done, stopped and saved, another trainer holds the run.
+AGREED_STATUSES = (None, 0, 75, 76)
+# An aborting launcher drops output that it has not forwarded yet, including the reason of the abort.
+SECONDS_TO_BE_HEARD = 2.0
+BACKEND_VARIABLE = "DITHC_BACKEND"
+BACKENDS = ("dithc-mpi", "gloo")
+
+_process = os.getpid()  # the only process that MPI serves
+_world: "World | None" = None  # set once MPI has started
+_open: "Group | None" = None  # the group of several ranks with an open context
+
+
+class Group:
+    """Ranks of a run; a context manager that ends every rank when one fails.
+
+    Attributes:
+        rank: number of this process among all ranks, from 0.
+        local_rank: number of this process among the ranks of its node.
+        local_size: number of ranks of this node.
+        node: name of the node, equal on all its ranks and different between nodes.
+        is_nested: whether its context is inside the context of an equal group.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        local_rank: int = 0,
+        local_size: int = 1,
+        node: str = "",
+        world: "World | None" = None,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        self.node = node
+        self.is_nested, self._world = False, world
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        agreed = error is None or (isinstance(error, SystemExit) and error.code in AGREED_STATUSES)
+        if self._world is None or agreed:
+            self.close()
+            return
+        _say(error, who=f"rank {self.rank} of {self.size}")
+        self._world.abort(_status(error))
+
+    def barrier(self) -> None:
+        """Wait until every rank has called this method."""
+        if self.size > 1:
+            self.distributed().barrier()
+
+    def any(self, flag: bool) -> bool:
+        """Return, on every rank, whether the flag of any rank is set."""
+        if self.size == 1:
+            return flag
+        import torch
+
+        return bool(self.all_reduce_(torch.tensor([int(flag)], dtype=torch.int32), op="max").item())
+
+    def broadcast_object(self, value: Any, *, source: int = 0) -> Any:
+        """Return the picklable value of rank `source` on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        self.distributed().broadcast_object_list(box, src=source)
+        return box[0]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the picklable values of all ranks in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self.distributed().all_gather_object(values, value)
+        return values
+
+    def all_reduce_(self, tensor: "Tensor", *, op: Literal["sum", "mean", "max", "min"] = "sum") -> "Tensor":
+        """Reduce a tensor over all ranks in place and return it; `mean` divides the sum by the number of ranks."""
+        if self.size == 1:
+            return tensor
+        distributed = self.distributed()
+        operation = "SUM" if op == "mean" else op.upper()
+        distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
+        return tensor.div_(self.size) if op == "mean" else tensor
+
+    def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
+        """Limit the time for which other ranks wait for a rank; a rank that exceeds it ends all ranks.
+
+        `seconds` None is the timeout of `connect`; `stopped_seconds` applies to a rank of this node that a signal has
+        stopped. Without effect with gloo, which has a single timeout.
+        """
+        if threads := self._communication():
+            threads.wait_at_most(seconds, stopped_seconds=stopped_seconds)
+
+    @contextmanager
+    def meeting(self) -> "Iterator[None]":
+        """End a rank that a signal stops for ten seconds during a `with` block, in which all ranks meet.
+
+        For operations that wait without limit, such as the creation of a group.
+        """
+        if self.size > 1:
+            end_when_stopped(MEETING_SECONDS)
+        try:
+            yield
+        finally:
+            end_when_stopped(None)
+
+    def part(self, parts: "Sequence[Sequence[int]]") -> Any:
+        """Create one group of torch.distributed per part, of ascending disjoint ranks; collective over all ranks.
+
+        Returns:
+            The group of this rank's part; None if the part has one rank or no part contains this rank.
+        """
+        distributed = self.distributed()
+        mine = None
+        for members in parts:
+            if len(members) > 1:
+                made = distributed.new_group(list(members))
+                mine = made if self.rank in members else mine
+        return mine
+
+    @staticmethod
+    def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "Segment":
+        """Return memory shared by the ranks of `over`, a group of torch.distributed (see `Segment`)."""
+        from dithc.engine.comm.process_group import Segment
+
+        return Segment(num_bytes, over=over, timeout_seconds=timeout_seconds)
+
+    def communicate_on(self, cpu: int) -> None:
+        """Bind the communication threads, also of later process groups, to a logical CPU."""
+        if threads := self._communication():
+            threads.communicate_on(cpu)
+
+    def recorded(self) -> "AbstractContextManager[list[Span]]":
+        """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
+        threads = self._communication()
+        return threads.recorded() if threads else nullcontext([])
+
+    def _communication(self) -> ModuleType | None:
+        """Return the module of the communication threads; None for one rank or gloo, which have none."""
+        if self.size == 1 or _backend() != BACKENDS[0]:
+            return None
+        from dithc.engine.comm import process_group
+
+        return process_group
+
+    @staticmethod
+    def distributed() -> Any:
+        """Return `torch.distributed`, connected.
+
+        Raises:
+            UserError: the block of the group has ended.
+        """
+        import torch.distributed as distributed
+
+        if not distributed.is_initialized():
+            raise problem(
+                "ranks cannot exchange data",
+                got="a group after the end of its `with comm.ranks()` block",
+                expected="a group with an active block",
+                fix="move the call into the block, with the model and the optimizer that use the group",
+            )
+        return distributed
+
+    def close(self) -> None:
+        """Leave the group unless it is nested in the context of an equal group. MPI ends with the process."""
+        global _open
+        if self.size > 1 and not self.is_nested:
+            import torch.distributed as distributed
+
+            _open = None
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+
+def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
+    """Join the ranks that were started together; use the result as a context manager.
+
+    Repeated and nested calls are allowed. A process that no launcher serves is one rank, and never loads MPI.
+
+    Args:
+        expected_ranks: number of ranks; None for the number announced by `dithc launch`, else by the launcher.
+        timeout_seconds: time after which a rank stops waiting for another; None for half an hour. A rank that fails
+            ends the other ranks regardless.
+
+    Raises:
+        UserError: the number of started ranks differs from the expected number, or MPI does not serve this process or
+            thread.
+    """
+    global _open, _process
+    started = environment.started_by(os.environ)
+    expected = expected_ranks if expected_ranks is not None else environment.announced_ranks(os.environ)
+    if _world is None and (started is None or (started.size == 1 and expected in (None, 1))):
+        if expected not in (None, 1):
+            raise _wrong_size(1, expected, started)
+        if started is None and (names := environment.left_over(os.environ)):
+            log.info("one rank: no launcher serves this process, ignoring %s", ", ".join(names))
+        return Group()
+    _check_process()
+    if _open is not None:
+        if expected not in (None, _open.size):
+            raise _wrong_size(_open.size, expected, started)
+        nested = copy(_open)
+        nested.is_nested = True
+        return nested
+    timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+    if _world is None:
+        guarded()
+        _process = os.getpid()
+    try:
+        if _world is not None:
+            _world.connect_again(timeout)
+        world = _world or _start_mpi()
+        wanted = expected if expected is not None else (started and started.size) or world.size
+        group = _join(world, timeout) if world.size == wanted else None
+    except BaseException as error:
+        # Do not wait for the interpreter's exit: MPI would wait there for the other ranks, which wait for this rank.
+        # The launcher ends them now.
+        _say(error, who="a rank (while connecting)")
+        os._exit(_status(error))
+    if group is not None:
+        _open = group if group.size > 1 else None
+        return group
+    if world.rank > 0:
+        raise SystemExit(2)
+    raise _wrong_size(world.size, wanted, started)
+
+
+def _check_process() -> None:
+    """Reject processes and threads that MPI does not serve."""
+    where = "a forked child of a rank" if os.getpid() != _process else "a thread"
+    if os.getpid() == _process and threading.current_thread() is threading.main_thread():
+        return
+    fix = "call comm.ranks() in the main thread of the rank and pass results to it; start processes by `spawn`"
+    raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
+
+
+def _start_mpi() -> "World":
+    global _world
+    check_shared_memory()
+    from dithc.engine.comm.mpi import World
+
+    _world = World()
+    if _world.size > 1:
+        atexit.register(_world.announce_end)
+    return _world
+
+
+def _join(world: "World", timeout_seconds: float) -> Group:
+    from dithc.engine.numa import ranks_on_node  # this module needs torch
+
+    if world.size == 1:
+        end_when_stopped(None)
+        return Group()
+    setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
+    nodes = world.all_gather(environment.node_name())
+    take_names_away()
+    mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
+    backend = _backend()
+    _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
+    end_when_stopped(None)  # all ranks are connected
+    ranks_on_node(len(mine))
+    log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
+    if world.rank == 0 and (started_file := os.environ.get(environment.STARTED_VARIABLE)):
+        try:
+            Path(started_file).touch()
+        except OSError as error:  # without the file, `dithc launch` would end the ranks as unconnected
+            fix = "start in a folder that all nodes can write to"
+            raise problem(f"marker file {started_file}", got=error, expected="a new file", fix=fix) from error
+    return Group(
+        rank=world.rank,
+        size=world.size,
+        local_rank=mine.index(world.rank),
+        local_size=len(mine),
+        node=nodes[world.rank],
+        world=world,
+    )
+
+
+def _backend() -> str:
+    """Return the backend of torch.distributed: dithc-mpi unless DITHC_BACKEND selects another."""
+    backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
+    if backend not in BACKENDS:
+        fix = f"correct or unset {BACKEND_VARIABLE}"
+        raise problem(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), fix=fix)
+    return backend
+
+
+def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
+    import torch.distributed as distributed
+
+    from dithc.engine.comm.rendezvous import store_of
+
+    if backend == "gloo":
+        if one_node and Path("/sys/class/net/lo").exists() and "GLOO_SOCKET_IFNAME" not in os.environ:
+            # The host name often does not resolve, or resolves to an interface that a container lacks.
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            log.info("all ranks are on one node: gloo uses the loopback interface")
+    else:
+        import dithc.engine.comm.process_group  # noqa: F401  the import registers the backend
+    timeout = timedelta(seconds=timeout_seconds)
+    store = store_of(world, timeout=timeout)
+    distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
+
+
+def _say(error: BaseException | None, *, who: str) -> None:
+    """Log why this rank ends all ranks, and wait until the message is forwarded."""
+    if isinstance(error, UserError):
+        _log_of(error).error("%s", exit_report.once(str(error)))
+    else:
+        log.error("%s failed, ending all ranks: %r", who, error, exc_info=error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    time.sleep(SECONDS_TO_BE_HEARD)
+
+
+def _log_of(error: UserError) -> logging.Logger:
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
+
+
+def _status(error: BaseException | None) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, UserError):
+        return error.status
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _wrong_size(size: int, expected: int | None, started: environment.Started | None) -> UserError:
+    if started is None:
+        fix = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
+    elif size == 1:
+        fix = (
+            "the launcher belongs to another MPI than the library that mpi4py loads, so each process is a separate "
+            'world ("0 of 1"): use the mpiexec next to this Python, or point MPI4PY_LIBMPI at the library of your '
+            "launcher; with srun try DITHC_SRUN_MPI=hydra, pmix or pmi2 (`dithc doctor` lists those of Slurm); outside "
+            "a launcher, " + f"`{environment.UNSET}`"
+        )
+    else:
+        fix = "make the launcher's number of ranks and the expected one the same"
+    launcher = f"started by {started.launcher}" if started else "no launcher started this process"
+    return problem("number of ranks", got=f"{size} ({launcher})", expected=expected, fix=fix)

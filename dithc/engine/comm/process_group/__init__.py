@@ -1,0 +1,13 @@
+"""`torch.distributed` over MPI on the stock torch wheel; the import registers the backend "dithc-mpi" and loads MPI.
+
+Contents: the process group (`backend`); every collective as an operation (`collectives`) of one communication thread
+(`progress_thread`), through shared memory within a node (`shm_collectives`) and MPI between nodes (`hierarchical`).
+Invariants: collectives run in the order of their calls, on every rank. A rank for which other ranks wait is named
+(`missing_ranks`).
+Extending: another collective is a method of `backend.py` and an operation of `collectives.py`.
+"""
+
+from dithc.engine.comm.process_group.backend import communicate_on, recorded, wait_at_most
+from dithc.engine.comm.process_group.shm_collectives import Segment
+
+__all__ = ["Segment", "communicate_on", "recorded", "wait_at_most"]

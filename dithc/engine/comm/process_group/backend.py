@@ -1,0 +1,268 @@
+"""Backend "dithc-mpi" of `torch.distributed`: MPI on the stock torch wheel, in Python over mpi4py.
+
+DistributedDataParallel, DTensor, FSDP2 and distributed checkpoints call it like any other backend. Each group has one
+communication thread. A call returns a Work whose future holds the tensors, or raises if the operation failed. The
+import registers the backend and loads MPI.
+"""
+
+import atexit
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, cast, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from dithc.core.logging import logger, problem
+from dithc.engine.comm import rendezvous
+from dithc.engine.comm.mpi import Channel, multiple_threads
+from dithc.engine.comm.process_group import progress_thread
+from dithc.engine.comm.process_group.collectives import FIRST_TAG, Collectives, Reduction, parts_of
+from dithc.engine.comm.process_group.missing_ranks import Absent
+from dithc.engine.comm.process_group.node_peers import Neighbours, node_of
+from dithc.engine.comm.process_group.progress_thread import Job, MpiWork, Operation, Service
+from dithc.engine.comm.settings import CommConfig
+from dithc.engine.comm.traffic import Span
+
+log = logger(__name__)
+
+NAME = "dithc-mpi"
+WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+STOP_SECONDS = 5.0
+
+_living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
+# CPU of the communication threads of this process; None until a core plan sets it.
+_communication_cpu: int | None = None
+_most_seconds: float | None = None
+_stopped_seconds: float | None = None
+
+
+# Typed as Any: c10d calls each method with several signatures, and one signature here accepts them all.
+_PROCESS_GROUP: Any = dist.ProcessGroup
+
+
+class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
+    """Group of ranks; every method has the meaning and the arguments of c10d's method."""
+
+    def __init__(self, options: Any, _: Any) -> None:
+        """Connect the ranks of the group with the active `CommConfig`; collective over them.
+
+        Raises:
+            UserError: MPI does not support calls from several threads.
+        """
+        rank, size, ranks = options.group_rank, options.group_size, list(options.global_ranks_in_group) or None
+        super().__init__(rank, size)
+        if not multiple_threads():
+            raise problem(
+                "MPI's thread level",
+                got="less than MPI_THREAD_MULTIPLE",
+                expected="MPI_THREAD_MULTIPLE, for the communication thread",
+                fix="use an MPI that supports it; do not initialize MPI before dithc",
+            )
+        self._group_name = self._group_desc = ""
+        self._rank, self._size, self._timeout = rank, size, options.timeout
+        channel, config = Channel.over(ranks), CommConfig.current()
+        node = node_of(channel, ranks) if config.collectives == "hierarchical" else None
+        is_blocking = config.collectives == "blocking"
+        self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.wire])
+        self._neighbours, self._number = Neighbours(channel, ranks), 0
+        keeper = 0 if not ranks else ranks.index(0) if 0 in ranks else None
+        describe = self._neighbours.describe
+        self._absent = Absent(options.store, rank=rank, size=size, keeper=keeper, describe=describe)
+        self.service = Service(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
+        _living.add(self)
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._group_desc = description
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def shutdown(self) -> None:
+        if not self.service.stop(timeout_seconds=STOP_SECONDS):
+            log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
+        _living.discard(self)
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        tensors, op = _tensors(tensors), _reduction(opts)
+        if len(tensors) == 1:
+            operation = self.collectives.all_reduce(tensors[0], op)
+            return self._start("all_reduce", operation, num_bytes=tensors[0].nbytes)
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self._start("all_reduce", self.collectives.all_reduce_all(_tensors(tensors), _reduction(opts)))
+
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
+        operation = self.collectives.reduce(_tensors(tensors)[0], _reduction(opts), root=_root(opts))
+        return self._start("reduce", operation)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
+        return self._start("broadcast", self.collectives.broadcast(_tensors(tensors)[0], root=_root(opts)))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        lists = outputs if isinstance(outputs[0], list | tuple) else [outputs]
+        return self._start_all(
+            "all_gather", [self.collectives.all_gather(x, out) for out, x in zip(lists, _tensors(inputs), strict=True)]
+        )
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self.allgather(outputs, inputs, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        operation = self.collectives.all_gather_into(tensor, output)
+        return self._start("all_gather", operation, num_bytes=tensor.nbytes)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        pairs = zip(inputs, outputs, strict=True)
+        return self._start_all("all_gather", [self.collectives.all_gather_into(x, out) for x, out in pairs])
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        lists = inputs if isinstance(inputs[0], list | tuple) else [inputs]
+        pairs = zip(lists, _tensors(outputs), strict=True)
+        return self._start_all(
+            "reduce_scatter", [self.collectives.reduce_scatter(x, out, _reduction(opts)) for x, out in pairs]
+        )
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        operation = self.collectives.reduce_scatter_from(tensor, output, _reduction(opts))
+        return self._start("reduce_scatter", operation, num_bytes=tensor.nbytes)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        pairs = zip(inputs, outputs, strict=True)
+        return self._start_all(
+            "reduce_scatter", [self.collectives.reduce_scatter_from(x, out, _reduction(opts)) for x, out in pairs]
+        )
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> Any:
+        inputs = parts_of(tensor, input_sizes or tensor.shape[0] // self._size)
+        outputs = parts_of(output, output_sizes or output.shape[0] // self._size)
+        return self._start("all_to_all", self.collectives.all_to_all(inputs, outputs))
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._start("all_to_all", self.collectives.all_to_all(list(inputs), list(outputs)))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        root = _root(opts)
+        mine = _tensors(outputs[0]) if self._rank == root else None
+        return self._start("gather", self.collectives.gather(_tensors(inputs)[0], mine, root=root))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        root = _root(opts)
+        mine = _tensors(inputs[0]) if self._rank == root else None
+        return self._start("scatter", self.collectives.scatter(_tensors(outputs)[0], mine, root=root))
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
+        operation = self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag)
+        return self._start("send", operation, in_turn=False)
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
+        operation = self.collectives.receive(_tensors(tensors)[0], source=srcRank, tag=FIRST_TAG + tag)
+        return self._start("recv", operation, in_turn=False)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        operation = self.collectives.receive(_tensors(tensors)[0], source=None, tag=FIRST_TAG + tag)
+        return self._start("recv", operation, in_turn=False)
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        return self._start("barrier", self.collectives.barrier())
+
+    def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
+        """Pass an operation to the communication thread; collectives run one after the other."""
+        future: Future[Any] = Future()
+        seconds = self._timeout.total_seconds()
+        seconds = seconds if _most_seconds is None else min(seconds, _most_seconds)
+        self._number += in_turn
+
+        def done(result: Any, error: BaseException | None) -> None:
+            future.set_result((result, error))
+
+        label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
+        number = self._number if in_turn else None
+        job = Job(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
+        self.service.submit(job)
+        return MpiWork(future, job)
+
+    def _watch(self, jobs: Sequence[Job]) -> None:
+        self._neighbours.look(stopped_seconds=_stopped_seconds)
+        self._absent.look(jobs)
+
+    def _start_all(self, name: str, operations: list[Operation]) -> Any:
+        return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
+
+
+def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
+    """See `Group.wait_at_most`; applies to future operations of this process."""
+    global _most_seconds, _stopped_seconds
+    _most_seconds, _stopped_seconds = seconds, stopped_seconds
+
+
+def communicate_on(cpu: int) -> None:
+    global _communication_cpu
+    _communication_cpu = cpu
+    for group in list(_living):
+        group.service.bind(cpu)
+
+
+def recorded() -> AbstractContextManager[list[Span]]:
+    return progress_thread.recorded(group.service for group in list(_living))
+
+
+def _one_after_the_other(operations: list[Operation]) -> Operation:
+    results: list[Any] = []
+    for operation in operations:
+        results.extend((yield from operation))
+    return results
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _reduction(opts: Any) -> Reduction:
+    op = getattr(opts, "reduceOp", opts)
+    if op is None:
+        return "sum"
+    for name in get_args(Reduction):
+        if op == getattr(dist.ReduceOp, "AVG" if name == "mean" else name.upper()):
+            return cast(Reduction, name)
+    raise ValueError(f"{NAME}: reduction {op}; expected one of {', '.join(get_args(Reduction))}")
+
+
+def _root(opts: Any) -> int:
+    return int(opts) if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+
+
+rendezvous.install()
+dist.Backend.register_backend(NAME, MpiProcessGroup, extended_api=True, devices=["cpu"])
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop all threads before MPI ends. Registered after mpi4py's handler, hence called before it."""
+    for group in list(_living):
+        group.shutdown()

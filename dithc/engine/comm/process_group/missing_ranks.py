@@ -1,0 +1,88 @@
+"""Detection of ranks missing from a collective. Logs them early and names them in the timeout error.
+
+A rank that waits for long records the number of the collective in the store of torch.distributed. Ranks with a lower
+number are missing. The store is a thread of one rank, which may itself be stopped, so queries have a short timeout.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dithc.core.logging import logger
+from dithc.engine.comm.process_group.progress_thread import Job
+
+log = logger(__name__)
+
+# Waiting time before a rank records that it waits. Ranks arrive at a collective at different times, so the query for
+# missing ranks follows later.
+SAY_AFTER_SECONDS = 2.0
+# Share of the timeout after which missing ranks are queried, and the interval of further queries.
+ASK_AFTER, MOST_SECONDS_TO_ASK = 1 / 4, 60.0
+ANSWER_SECONDS = 5.0
+
+
+class Absent:
+    """Monitor of ranks missing from the collectives of a group; the waiting thread calls `look` periodically."""
+
+    def __init__(self, store: Any, *, rank: int, size: int, keeper: int | None, describe: Callable[[int], str]) -> None:
+        """Initialize the monitor of a group, with its part of the store of torch.distributed; inactive without a store.
+
+        `keeper` is the rank whose process hosts the store, None outside of the group; `describe` describes a rank.
+        """
+        self._store, self._rank, self._size = store, rank, size
+        self._keeper, self._describe = keeper, describe
+        self._said = 0  # number of the last collective for which this rank has recorded that it waits
+        self._asked: tuple[int, float] = (0, 0.0)
+
+    def look(self, jobs: Sequence[Job]) -> None:
+        """Check the collective that is waited for: the first of `jobs` that has a number."""
+        job = next((job for job in jobs if job.number is not None), None)
+        if job is None or job.number is None or job.waiting_since is None or self._store is None:
+            return
+        now = time.monotonic()
+        waited = now - job.waiting_since
+        if waited > SAY_AFTER_SECONDS and self._said < job.number:
+            self._said = job.number
+            _within(0.0, lambda: self._store.set(_key(self._rank), str(self._said)))
+        pause = min(ASK_AFTER * job.timeout_seconds, MOST_SECONDS_TO_ASK)
+        number, asked = self._asked
+        if now - (asked if number == job.number else job.waiting_since) > max(pause, 2 * SAY_AFTER_SECONDS):
+            self._asked = (job.number, now)
+            missing, job.missing = self._missing(job.number)
+            speaker = next((rank for rank in range(self._size) if rank not in missing), self._rank)
+            if number != job.number and self._rank == speaker:  # one of the waiting ranks logs
+                words = (job.name, f"{waited:.0f}", job.missing, job.timeout_seconds)
+                log.warning("%s: waiting for %s s for %s; gives up after %g s", *words)
+
+    def _missing(self, number: int) -> tuple[list[int], str]:
+        """Return the ranks without a record for this or a later collective, and their description."""
+        answer = _within(ANSWER_SECONDS, lambda: [self._number_of(rank) for rank in range(self._size)])
+        if answer is None:
+            who = "rank 0 of the world" if self._keeper is None else self._describe(self._keeper)
+            return [self._keeper or 0], f"{who}, which does not respond"
+        missing = [rank for rank, said in enumerate(answer) if said < number and rank != self._rank]
+        described = ", ".join(map(self._describe, missing))
+        return missing, described or "no missing rank: all have arrived, but their messages do not"
+
+    def _number_of(self, rank: int) -> int:
+        return int(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else 0
+
+
+def _key(rank: int) -> str:
+    return f"dithc waits {rank}"
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """Return the result of a call in a separate thread; None if it failed or did not return in time."""
+    found: list[Any] = []
+
+    def run() -> None:
+        with suppress(Exception):  # the rank of the store has ended
+            found.append(call())
+
+    thread = threading.Thread(target=run, name="dithc-absent", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None

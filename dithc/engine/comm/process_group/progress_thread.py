@@ -1,0 +1,268 @@
+"""Communication thread of a process group: runs operations in the order of their submission.
+
+An operation is a generator. It yields whether it progressed, receives the time it may wait, and returns its result.
+Several operations are active simultaneously, so that a collective does not block a later send.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
+
+from dithc.core.logging import logger
+from dithc.engine.comm.traffic import Span
+
+log = logger(__name__)
+
+# An operation yields whether it progressed, and receives the nanoseconds that it may wait.
+Operation = Generator[bool, int, Any]
+
+# Maximum sleep of a thread with a single operation; it then polls for new ones.
+PATIENCE_NANOSECONDS = 200_000
+# After this number of polls without progress (about 100 microseconds) the thread sleeps between polls, to free a core
+# that it shares with computing threads.
+LOOKS_BEFORE_SLEEP = 50
+SLEEP_SECONDS = 50e-6
+SECONDS_BETWEEN_LOOKS = 1.0
+THREAD_NAME = "dithc-mpi"
+
+
+@dataclass(eq=False)
+class Job:
+    """Submitted operation.
+
+    Attributes:
+        done: called once, on the communication thread, with the result and None, or with None and the error.
+        timeout_seconds: time without progress after which it fails.
+        number: index among the group's collectives, from 1; None for other operations.
+        in_turn: whether it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange
+            identify a step by its position in the group, which two interleaved collectives would mix up.
+        num_bytes: bytes sent by this rank; None if they were not counted.
+        spans: receives a span when the job has ended; None for no record.
+        waiting_since: `time.monotonic` of its start or last progress; None before.
+        missing: description of the ranks that it waits for; empty before the first query.
+        begun, ended: `time.perf_counter` of its first step, and of its completion or failure; None before.
+    """
+
+    name: str
+    operation: Operation
+    done: Callable[[Any, BaseException | None], None]
+    timeout_seconds: float
+    number: int | None = None
+    in_turn: bool = False
+    num_bytes: int | None = None
+    spans: list[Span] | None = field(default=None, init=False)
+    waiting_since: float | None = field(default=None, init=False)
+    missing: str = field(default="", init=False)
+    begun: float | None = field(default=None, init=False)
+    ended: float | None = field(default=None, init=False)
+
+    def advance(self, patience: int) -> tuple[bool, bool]:
+        """Run one step; return whether it progressed and whether it finished."""
+        try:
+            if self.begun is not None:
+                progressed = self.operation.send(patience)
+            else:
+                self.begun = time.perf_counter()
+                progressed = next(self.operation)
+        except StopIteration as end:
+            self._end(end.value, None)
+            return True, True
+        except BaseException as error:  # the caller receives every error, and the thread continues
+            self._end(None, error)
+            return True, True
+        now = time.monotonic()
+        if progressed or self.waiting_since is None:
+            self.waiting_since = now
+        elif now > self.waiting_since + self.timeout_seconds:
+            named = f": {self.missing}" if self.missing else ""
+            seconds = f"{self.timeout_seconds:g} s"
+            self.fail(TimeoutError(f"{self.name}: not all ranks took part within {seconds}{named}"))
+            return True, True
+        return progressed, False
+
+    def fail(self, error: BaseException) -> None:
+        """End the operation with an error."""
+        self.operation.close()
+        self._end(None, error)
+
+    def _end(self, result: Any, error: BaseException | None) -> None:
+        self.ended = time.perf_counter()
+        if self.spans is not None and self.begun is not None:
+            self.spans.append(Span(self.name, self.begun, self.ended, self.num_bytes))
+        self.done(result, error)
+
+
+class Service:
+    """Thread that runs jobs until it is stopped.
+
+    Attributes:
+        spans: receives a span of every submitted job when it has ended; None for no record.
+    """
+
+    spans: list[Span] | None = None
+
+    def __init__(
+        self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
+    ) -> None:
+        """Start the thread, on the logical CPU `cpu` if it is set.
+
+        `watch` is called with the active jobs every second without progress; an exception ends all jobs.
+        """
+        self._watch, self._next_look = watch, 0.0
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        if cpu is not None:
+            self.bind(cpu)
+
+    def bind(self, cpu: int) -> None:
+        """Bind the thread to this logical CPU; log a warning if the system rejects it."""
+        thread = self._thread.native_id
+        assert thread is not None, "the thread has been started"
+        try:
+            os.sched_setaffinity(thread, {cpu})
+        except OSError as error:
+            log.warning("communication thread: cannot be bound to CPU %d: %s", cpu, error)
+        else:
+            log.info("communication thread: bound to CPU %d", cpu)
+
+    def submit(self, job: Job) -> None:
+        """Submit a job to the thread; RuntimeError if the service was stopped."""
+        if self._stopped:
+            raise RuntimeError(f"{job.name}: the process group was destroyed")
+        job.spans = self.spans
+        self._queue.put(job)
+
+    def stop(self, *, timeout_seconds: float) -> bool:
+        """Complete the active jobs and end the thread; return whether it ended in time."""
+        self._stopped = True
+        self._queue.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # otherwise the first torch operator here starts a second OpenMP pool
+        # Kernel name of the thread, in top and in the report of thread placement; at most 15 characters.
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
+        active: list[Job] = []
+        stopping, idle_looks = False, 0
+        while active or not stopping:
+            stopping = self._take(active, wait=not active and not stopping) or stopping
+            progressed = self._advance(active)
+            idle_looks = 0 if progressed else idle_looks + 1
+            if active and idle_looks > LOOKS_BEFORE_SLEEP:
+                self._look_around(active)
+                time.sleep(SLEEP_SECONDS)
+
+    def _take(self, active: list[Job], *, wait: bool) -> bool:
+        """Move new jobs into `active`; return whether the thread should end."""
+        stopping = False
+        while True:
+            try:
+                job = self._queue.get(block=wait)
+            except queue.Empty:
+                return stopping
+            wait = False
+            if job is None:
+                stopping = True
+            else:
+                active.append(job)
+
+    def _look_around(self, active: list[Job]) -> None:
+        now = time.monotonic()
+        if self._watch is None or now < self._next_look:
+            return
+        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        try:
+            self._watch(active)
+        except Exception as error:
+            for job in active:
+                job.fail(error)
+            active.clear()
+
+    def _advance(self, active: list[Job]) -> bool:
+        anything, first = False, next((job for job in active if job.in_turn), None)
+        runnable = [job for job in active if job is first or not job.in_turn]
+        patience = PATIENCE_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
+        for job in runnable:
+            progressed, finished = job.advance(patience)
+            anything |= progressed
+            if finished:
+                active.remove(job)
+        return anything
+
+
+# Typed as Any because torch has few annotations for it.
+_WORK: Any = Work
+
+
+class MpiWork(_WORK):  # type: ignore[misc]
+    """Active operation. Its future is a list of tensors; `wait` raises the error of the operation."""
+
+    def __init__(self, ended: "Future[Any]", job: Job) -> None:
+        super().__init__()
+        # An exception set on a future crashes torch's C++ side; an exception raised by a callback is passed on
+        # correctly.
+        self._ended, self._future, self._job = ended, ended.then(_unwrap), job
+
+    @property
+    def begun(self) -> float | None:
+        """`time.perf_counter` of the first step; None before."""
+        return self._job.begun
+
+    @property
+    def ended(self) -> float | None:
+        """`time.perf_counter` of completion or failure; None before."""
+        return self._job.ended
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        _unwrap(self._ended)
+        return True
+
+    def get_future(self) -> "Future[Any]":
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._ended.done()
+
+    def is_success(self) -> bool:
+        return self._ended.done() and self._ended.value()[1] is None
+
+    def exception(self) -> BaseException | None:
+        return self._ended.value()[1] if self._ended.done() else None
+
+    def result(self) -> Any:
+        return _unwrap(self._ended)
+
+
+def _unwrap(future: "Future[Any]") -> Any:
+    result, error = future.wait()
+    if error is not None:
+        raise error
+    return result
+
+
+@contextmanager
+def recorded(services: Iterable[Service]) -> Iterator[list[Span]]:
+    """Record all jobs submitted to the threads during a `with` block."""
+    spans: list[Span] = []
+    chosen = list(services)
+    for service in chosen:
+        service.spans = spans
+    try:
+        yield spans
+    finally:
+        for service in chosen:
+            service.spans = None

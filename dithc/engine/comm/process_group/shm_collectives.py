@@ -1,0 +1,340 @@
+"""Reductions over the ranks of a node through shared memory: Python side of the kernels' exchange."""
+
+import ctypes
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dithc.core.logging import UserError, logger, problem
+from dithc.engine import native
+from dithc.engine.comm.process_group.progress_thread import Operation
+
+log = logger(__name__)
+
+# Bytes that this process has written to shared memory for other ranks.
+bytes_put = 0
+
+Combination = Literal["sum", "product", "max", "min"]
+COMBINATIONS: dict[Combination, int] = {"sum": 0, "product": 1, "max": 2, "min": 3}
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+DONE, PROCESS_GONE = 0, -8
+MOST_RANKS = 256
+CACHE_LINE = 64
+NANOSECONDS = 1_000_000_000
+
+# A chunk fits into the second-level cache together with the working set of the computation. It is long enough to hide
+# the latency of its handful of calls, some microseconds each. With 4 slots the ranks may be 3 chunks apart before one
+# waits.
+SLOT_BYTES = 512 << 10
+NUM_SLOTS = 4
+
+
+# Rounds over the steps in one call of `whole`: about a millisecond, after which other operations can run.
+ROUNDS_A_CALL = 64
+Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
+WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
+
+
+def rank_gone(said: str) -> UserError:
+    """Return the error for a rank process that has ended or hangs while other ranks wait for it."""
+    error = problem(
+        "a rank is lost",
+        got=said,
+        expected="all ranks until the work is done",
+        fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
+    )
+    error.status = 1  # not an input error
+    return error
+
+
+class _Pieces(ctypes.Structure):
+    """C structure hc_pieces."""
+
+    _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
+
+
+class _Whole(ctypes.Structure):
+    """C structure hc_whole."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("x", "out", "done")],
+        *[(name, ctypes.c_int64) for name in ("count", "chunk")],
+        ("first", ctypes.c_uint32),
+        *[(name, ctypes.c_int) for name in ("kind", "x_type", "type", "op")],
+        ("scale", ctypes.c_float),
+    ]
+
+
+class Pieces:
+    """Positions of the pieces of a chunk in an array.
+
+    The piece of rank r starts at offsets[r] and has `length` elements, or fewer up to `limit`.
+    """
+
+    def __init__(self, offsets: Sequence[int], length: int, *, limit: int = 1 << 62) -> None:
+        self.offsets, self.length, self.limit = offsets, length, limit
+        self._array = (ctypes.c_int64 * len(offsets))(*offsets)
+        self._struct = _Pieces(ctypes.addressof(self._array), length, limit)
+        self.address = ctypes.addressof(self._struct)
+
+    def count(self, rank: int) -> int:
+        return max(0, min(self.length, self.limit - self.offsets[rank]))
+
+
+class Exchange:
+    """Shared segment of the ranks of a node. All ranks must execute the same steps in the same order.
+
+    Every step returns whether it completed; False means that another rank is not ready, and the step must be retried.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        names: Sequence[str],
+        broadcast: Callable[[Any], Any],
+        barrier: Callable[[], None],
+        slot_bytes: int = SLOT_BYTES,
+    ) -> None:
+        """Create and map the segment; collective over the ranks of the node, which `names` names in messages.
+
+        `broadcast` returns rank 0's value on every rank, `barrier` returns when all have called it. OSError without memory.
+        """
+        self._names, self.rank, self.ranks, self._slot_bytes = list(names), rank, len(names), slot_bytes
+        self._library, self._bytes, handle = attached(
+            rank, self.ranks, slots=(NUM_SLOTS, slot_bytes), broadcast=broadcast, barrier=barrier
+        )
+        self._handle, self._number, self._gone = handle.value, 0, ctypes.c_int()
+
+    def piece_elements(self, dtype: torch.dtype) -> int:
+        """Return the maximum number of elements of a piece in the wire type."""
+        return self._slot_bytes // self.ranks // CACHE_LINE * CACHE_LINE // dtype.itemsize
+
+    def cut(self, count: int, dtype: torch.dtype) -> Pieces:
+        """Partition a chunk of consecutive elements into one piece per rank."""
+        line = CACHE_LINE // dtype.itemsize
+        length = -(-count // self.ranks // line) * line
+        return Pieces([min(rank * length, count) for rank in range(self.ranks)], length, limit=count)
+
+    def reserve(self, chunks: int) -> int:
+        """Reserve numbers for the next chunks; return the first."""
+        first = self._number
+        self._number = (first + chunks) % (1 << 32)
+        return first
+
+    def whole(
+        self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
+    ) -> Operation:
+        """Run a complete operation over the ranks of this node, on dense 1D tensors of one data type, moved as `wire`.
+
+        all_reduce: x and out are the same tensor and receive the reduction times scale. reduce_scatter: out receives the
+        reduction of part r of x. all_gather: out receives x of every rank, and x may be its own part of out.
+        """
+        part = min(x.numel(), out.numel())
+        chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
+        chunks, done = -(-part // chunk), (ctypes.c_int64 * 3)()
+        what = _Whole(
+            *(x.data_ptr(), out.data_ptr(), ctypes.addressof(done), part, chunk, self.reserve(chunks)),
+            *(WHOLES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
+        )
+        address, patience, before = ctypes.addressof(what), 0, 0
+        while not self._is_done(
+            self._library.hc_exchange_whole(self._handle, address, ROUNDS_A_CALL, patience, ctypes.byref(self._gone))
+        ):
+            progress = sum(done)
+            patience = yield progress > before
+            before = progress
+        self._count(part * (self.ranks - 1 if kind == "reduce_scatter" else 1), wire)
+        return None
+
+    def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
+        """Copy the pieces of the other ranks into the segment, as type `wire`."""
+        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], patience)
+        if done:
+            self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
+        return done
+
+    def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
+        """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
+        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], patience)
+        if done:
+            self._count(pieces.count(self.rank), x.dtype)
+        return done
+
+    def combine(
+        self,
+        number: int,
+        pieces: Pieces,
+        x: Tensor,
+        *,
+        wire: torch.dtype,
+        op: Combination,
+        scale: float,
+        out: Tensor | None,
+        patience: int,
+    ) -> Tensor | None:
+        """Reduce the piece of this rank over all ranks; its own values are read directly from x. None: retry.
+
+        Without `out`, return the result in shared memory, which other ranks `get` after `publish`. Otherwise the chunk
+        ends here with the result in `out`, of type `wire`, which may be the piece in x.
+        """
+        pointer = ctypes.c_void_p()
+        target = (None, TYPES[x.dtype], ctypes.byref(pointer)) if out is None else (*_typed(out), None)
+        how = TYPES[wire], COMBINATIONS[op], scale
+        if not self._step(self._library.hc_exchange_combine, number, pieces, *_typed(x), *how, *target, patience):
+            return None
+        if out is not None:
+            return out
+        count = pieces.count(self.rank)
+        self._count(count, wire)
+        offset = (pointer.value or 0) - self._bytes.data_ptr()
+        return self._bytes[offset : offset + count * wire.itemsize].view(wire)
+
+    def publish(self, number: int) -> None:
+        self._library.hc_exchange_publish(self._handle, number % (1 << 32))
+
+    def get(
+        self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
+    ) -> bool:
+        """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
+        return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], with_own, *_typed(out), patience)
+
+    def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
+        """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of the parts."""
+        rows = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+        self._library.hc_exchange_fold(
+            self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
+        )
+
+    def _step(self, function: Any, number: int, pieces: Pieces, *arguments: Any) -> bool:
+        """Call a step of the kernels on a chunk; return whether it completed."""
+        place = self._handle, number % (1 << 32), pieces.address
+        return self._is_done(function(*place, *arguments, ctypes.byref(self._gone)))
+
+    @staticmethod
+    def _count(elements: int, dtype: torch.dtype) -> None:
+        global bytes_put
+        bytes_put += elements * dtype.itemsize
+
+    def _is_done(self, status: int) -> bool:
+        if status == PROCESS_GONE:
+            raise rank_gone(f"{self._names[self._gone.value]} has ended")
+        return bool(status == DONE)
+
+
+def _typed(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), TYPES[x.dtype]
+
+
+class Segment:
+    """Shared bytes of the ranks, initially zero.
+
+    Attributes:
+        memory: uint8 tensor of the requested size.
+    """
+
+    def __init__(self, num_bytes: int, *, over: Any, timeout_seconds: float) -> None:
+        """Create and map the memory; collective over the ranks of `over`, a group of torch.distributed on one node.
+
+        Raises:
+            OSError: the memory is not available.
+        """
+
+        def broadcast(value: Any) -> Any:
+            box = [value]
+            dist.broadcast_object_list(box, group_src=0, group=over)
+            return box[0]
+
+        self._names = [f"rank {member}" for member in dist.get_process_group_ranks(over)]
+        self._timeout = int(timeout_seconds * NANOSECONDS)
+        library, everything, handle = attached(
+            dist.get_rank(over),
+            len(self._names),
+            slots=(1, CACHE_LINE),
+            more_bytes=num_bytes,
+            broadcast=broadcast,
+            barrier=partial(dist.barrier, group=over),
+        )
+        self.memory: Tensor = everything[everything.numel() - num_bytes :]
+        self._handle, self._gone = handle.value, ctypes.c_int(-1)
+        weakref.finalize(self, library.hc_exchange_detach, handle).atexit = False
+
+    def meet(self, calls: Any) -> None:
+        """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
+        calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
+
+    def absent(self) -> str | None:
+        """Return the rank that was missing at the timeout; None if all arrived."""
+        return None if self._gone.value < 0 else self._names[self._gone.value]
+
+
+def attached(
+    rank: int,
+    ranks: int,
+    *,
+    slots: tuple[int, int],
+    more_bytes: int = 0,
+    broadcast: Callable[[Any], Any],
+    barrier: Callable[[], None],
+) -> tuple[Any, Tensor, ctypes.c_void_p]:
+    """Create the kernels' exchange of the ranks of a node, with `more_bytes` zero bytes at its end; collective.
+
+    `slots` are number and bytes of the slots of a rank. Returns the library, all bytes (uint8), and the exchange.
+    """
+    library, size, handle = native.library(), ctypes.c_int64(), ctypes.c_void_p()
+    assert library is not None, "an exchange needs the C kernels"
+    library.hc_exchange_bytes(ranks, *slots, ctypes.byref(size))
+    memory = shared_memory(size.value + more_bytes, rank=rank, broadcast=broadcast, barrier=barrier)
+    everything = torch.frombuffer(memory, dtype=torch.uint8)
+    context = native.context(num_threads=1)
+    library.hc_exchange_attach(everything.data_ptr(), context, rank, ranks, *slots, ctypes.byref(handle))
+    barrier()  # all ranks are attached: from here on, the end of a process is detected
+    return library, everything, handle
+
+
+def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
+    """Map `size` zero bytes shared by all ranks, in a file without a name after the call."""
+    path, failure = None, None
+    if rank == 0:
+        try:
+            path = _file_of(size)
+        except OSError as error:
+            failure = str(error)
+    path, failure = broadcast((path, failure))
+    if path is None:
+        raise OSError(failure)
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), size)
+    barrier()
+    if rank == 0:
+        os.unlink(path)
+    return memory
+
+
+def _file_of(size: int) -> str:
+    """Create a file of `size` allocated bytes, so that no later store fails; in /dev/shm if possible."""
+    failure: OSError | None = None
+    for folder in ("/dev/shm", tempfile.gettempdir()):
+        if not Path(folder).is_dir():
+            continue
+        file, path = tempfile.mkstemp(prefix="dithc-", dir=folder)
+        try:
+            os.posix_fallocate(file, 0, size)
+            if failure is not None:
+                log.warning("shared memory of the ranks: %s; using %s instead", failure, folder)
+            return path
+        except OSError as error:
+            os.unlink(path)
+            failure = error
+        finally:
+            os.close(file)
+    raise failure or OSError("no folder for shared memory")

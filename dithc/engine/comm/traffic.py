@@ -1,0 +1,187 @@
+"""Measured communication: its time and bytes per step, and the traffic counted by the kernel and a layer of MPI."""
+
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dithc.core.logging import problem
+
+COUNT_VARIABLE = "DITHC_MPI_COUNT"
+SOURCE = Path(__file__).with_name("mpi_count.c")
+# struct tcp_info of linux/tcp.h: the offset of the 64-bit tcpi_bytes_sent (Linux 4.19), and the state of a listener.
+INFO_BYTES, BYTES_SENT, LISTENING = 256, 200, 10
+COUNTERS = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Time span of one operation of the communication thread.
+
+    Attributes:
+        begun: start in seconds of `time.perf_counter`.
+        ended: end in seconds of `time.perf_counter`.
+        num_bytes: bytes sent by this rank; None if they were not counted.
+    """
+
+    name: str
+    begun: float
+    ended: float
+    num_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Counts since the start of the process; None for a count that is not available.
+
+    Attributes:
+        tcp_bytes: payload that the kernel has sent on this process's TCP connections (gloo and its store).
+        mpi_calls: calls of MPI functions that send, receive or wait.
+        mpi_bytes: bytes passed to these functions.
+        shared_bytes: bytes written to the shared memory of a node's ranks (exchange.py).
+    """
+
+    tcp_bytes: int | None
+    mpi_calls: int | None
+    mpi_bytes: int | None
+    shared_bytes: int | None
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """Return the difference to an earlier count."""
+        mine, others = (vars(self), vars(before))
+        return Traffic(**{
+            name: None if mine[name] is None or others[name] is None else mine[name] - others[name] for name in mine
+        })  # fmt: skip
+
+
+def sent() -> Traffic:
+    """Return the traffic of this process so far."""
+    calls, sent = _mpi() or (None, None)
+    exchange = sys.modules.get("dithc.engine.comm.process_group.shm_collectives")
+    return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
+
+
+def build_counter(folder: Path) -> Path:
+    """Build the profiling layer with the mpicc next to this Python; UserError if that fails.
+
+    To use it, preload it and set DITHC_MPI_COUNT to a prefix of file names.
+    """
+    compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
+    line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise _unbuilt(str(error)) from error
+    if done.returncode:
+        raise _unbuilt((done.stderr.splitlines() or ["no message"])[-1])
+    return library
+
+
+def _unbuilt(reason: str) -> Exception:
+    fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or do not count MPI"
+    return problem("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
+
+
+def _mpi() -> tuple[int, int] | None:
+    prefix = os.environ.get(COUNT_VARIABLE)
+    if prefix is None:
+        return None
+    try:
+        calls, sent = COUNTERS.unpack(Path(f"{prefix}.{os.getpid()}").read_bytes())
+    except (OSError, struct.error):
+        return None
+    return int(calls), int(sent)
+
+
+def _tcp() -> int | None:
+    """Return the sum over all open connections; None if the kernel does not count."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+                    continue
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+        except OSError:  # closed after it was listed
+            continue
+        if info[0] == LISTENING:
+            continue
+        if len(info) < BYTES_SENT + 8:
+            return None
+        total += struct.unpack_from("=Q", info, BYTES_SENT)[0]
+    return total
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Cost of the communication of one step on this rank.
+
+    Attributes:
+        exposed_seconds: time for which the computing thread waited.
+        bytes_moved: bytes of gradients and weights sent by this rank.
+        communication_seconds: time during which at least one exchange was active; None if the backend does not measure
+            it.
+    """
+
+    exposed_seconds: float = 0.0
+    bytes_moved: int = 0
+    communication_seconds: float | None = None
+
+    @property
+    def overlap_fraction(self) -> float | None:
+        """Share of communication time hidden by computation (0 to 1); None if unmeasured."""
+        if not self.communication_seconds:
+            return None
+        return min(1.0, max(0.0, 1.0 - self.exposed_seconds / self.communication_seconds))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the measured values by name."""
+        known = vars(self) | {"overlap_fraction": self.overlap_fraction}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+class Meter:
+    """Accumulator of communication costs between two calls of `take`."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def sent(self, num_bytes: int) -> None:
+        self._bytes += num_bytes
+
+    def wait(self, work: Any) -> None:
+        """Wait for an exchange; TimeoutError or RuntimeError if another rank is gone or late."""
+        begun = time.perf_counter()
+        work.wait()
+        self._exposed += time.perf_counter() - begun
+        self._spans.append((getattr(work, "begun", None), getattr(work, "ended", None)))
+
+    def take(self) -> Exposure:
+        """Return the sums since the last call and reset them."""
+        taken = Exposure(self._exposed, self._bytes, covered(self._spans))
+        self._clear()
+        return taken
+
+    def _clear(self) -> None:
+        self._exposed, self._bytes = 0.0, 0
+        self._spans: list[tuple[float | None, float | None]] = []
+
+
+def covered(spans: list[tuple[float | None, float | None]]) -> float | None:
+    """Return the length of the union of intervals; None without intervals or if an end is missing."""
+    known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
+    if not known or len(known) < len(spans):
+        return None
+    total, reached = 0.0, float("-inf")
+    for begun, ended in known:
+        total += max(0.0, ended - max(begun, reached))
+        reached = max(reached, ended)
+    return total

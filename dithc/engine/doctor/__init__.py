@@ -1,0 +1,24 @@
+"""Diagnosis of the machine and the installation: facts, missing parts with reasons, and problems with fixes.
+
+Purpose: most problems on a CPU cluster are outside the program: a launcher of another MPI, two OpenMP runtimes, a CPU
+quota, no compiler, a full disk. Each can be detected before the first job.
+
+Contents: `run_checks` runs all checks. `write_profile` writes a profile for the present cluster, `check_profile` tests it
+by one-second jobs.
+
+Invariants: `run_checks` changes nothing and always returns. A failed check is a finding, not an exception. `bad` means
+that work will fail, be wrong or far too slow, and sets exit status 1; `warn` marks a defect with a fix. `bad` are: less
+than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE);
+two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library.
+
+Extending: a check is a function that returns findings, listed in `run_checks.CHECKS`. It reads the system through an
+argument or the environment, so that its test can emulate another machine.
+"""
+
+from dithc.engine.doctor.finding import Finding, Level
+from dithc.engine.doctor.node_probe import probe_node
+from dithc.engine.doctor.profile_check import check_profile
+from dithc.engine.doctor.profile_writer import write_profile
+from dithc.engine.doctor.run_checks import collect, worst
+
+__all__ = ["Finding", "Level", "check_profile", "collect", "probe_node", "worst", "write_profile"]

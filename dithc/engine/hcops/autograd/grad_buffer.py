@@ -1,0 +1,115 @@
+"""One buffer for the gradients of all matrices, to which the products of the backward pass write directly.
+
+A participating parameter has an attribute `flat_grad`, an fp32 view of the buffer in its shape. autograd keeps the
+returned tensor as `.grad` because no other reference exists. Accumulation over micro-batches therefore needs no
+separate pass. Hooks of the gradient accumulator run as usual.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from dithc.engine.hcops.backend import backend_of
+from dithc.engine.hcops.kernel_registry import FALLBACK
+
+# Alignment of every gradient in elements: 4,096 bytes, a page.
+ALIGNMENT = 1024
+
+
+def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
+    """Set `flat_grad` of each parameter to a view of a new fp32 buffer from `zeros`, and return the buffer.
+
+    Only fp32 parameters on the CPU participate. If the reference serves linear layers, the buffer is empty. A `.grad`
+    kept beyond `zero_grad(set_to_none=True)` is a view of the buffer, which the next backward pass overwrites.
+    """
+    if backend_of("linear") == FALLBACK:
+        return torch.zeros(0)
+    chosen = [p for p in parameters if _takes_part(p)]
+    sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in chosen]
+    buffer = zeros(sum(sizes))
+    start = 0
+    for parameter, size in zip(chosen, sizes, strict=True):
+        give_place(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
+        start += size
+    return buffer
+
+
+def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
+    """Set `flat_grad` of a parameter to `view`: fp32, contiguous, of its shape, in a buffer of the caller.
+
+    With `accumulate`, products add to an existing gradient. Otherwise autograd adds, with the same bits as without a
+    buffer. `view` then needs its own storage and is written only while no other tensor uses it.
+    """
+    if _takes_part(parameter) and backend_of("linear") != FALLBACK:
+        parameter.flat_grad = view  # type: ignore[attr-defined]
+        parameter.flat_grad_accumulates = accumulate  # type: ignore[attr-defined]
+
+
+def _takes_part(p: Parameter) -> bool:
+    return p.requires_grad and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()
+
+
+def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
+    """Return where the product for the gradient of `parameter` may write, and whether it must add to the content.
+
+    None requests a new tensor: if the gradient will not become `.grad` unchanged (torch.autograd.grad, tensor hooks, a
+    graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if a gradient is
+    still referenced, or if the place was removed. The node `accumulator` receives the gradient.
+    """
+    flat: Tensor | None = getattr(parameter, "flat_grad", None)
+    if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
+        return None, False
+    if not hasattr(parameter, "flat_grad_on_its_way"):
+        parameter.register_post_accumulate_grad_hook(_landed)
+    elif parameter.flat_grad_on_its_way:
+        return None, False
+    held = parameter.grad
+    if held is None:
+        if not parameter.flat_grad_accumulates and storage_users(flat) > 1:
+            return None, False
+        parameter.flat_grad_on_its_way = True
+        return flat.detach(), False
+    if not parameter.flat_grad_accumulates:
+        return None, False
+    if held.data_ptr() != flat.data_ptr() or held.shape != flat.shape or held.dtype is not flat.dtype:
+        return None, False
+    parameter.flat_grad_on_its_way = True
+    parameter.grad = None  # set again by autograd, with the sum, without a separate pass to add
+    return flat.detach(), True
+
+
+def abandon(parameter: Any, held: Tensor | None) -> None:
+    """Undo `target` after a failed product: restore `.grad`, and let the next pass write to the buffer."""
+    parameter.grad = held
+    parameter.flat_grad_on_its_way = False
+
+
+def forget_gradients(parameters: Iterable[Tensor]) -> None:
+    """Set every `.grad` to None, and clear the state of a failed backward pass."""
+    for parameter in parameters:
+        parameter.grad = None
+        if hasattr(parameter, "flat_grad_on_its_way"):
+            parameter.flat_grad_on_its_way = False
+
+
+def _accumulates(accumulator: Any, parameter: Any) -> bool:
+    """Return whether this backward pass stores the gradient directly in the parameter's `.grad`."""
+    if getattr(accumulator, "variable", None) is not parameter:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulator))
+    except RuntimeError:  # torch.autograd.grad captures the gradient instead
+        return False
+
+
+def storage_users(tensor: Tensor) -> int:
+    """Return the number of tensors that share the storage of `tensor`, including itself."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself
+
+
+def _landed(parameter: Any) -> None:
+    parameter.flat_grad_on_its_way = False

@@ -1,0 +1,109 @@
+"""Active choice of back ends. Only `use` changes it."""
+
+import os
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dithc.core.logging import logger, problem
+from dithc.engine import native
+from dithc.engine.hcops.kernel_registry import Choice, choose, default, obstacle, raw_of
+from dithc.engine.hcops.tuning import summary
+from dithc.engine.native import ISA_VARIABLE
+
+log = logger(__name__)
+
+_first, _reason = default()
+_active: dict[str, Choice] = choose(_first, because=_reason)
+_raw: dict[str, Callable[..., Any]] = {}  # cache of the active choice
+_said: set[tuple[str, str]] = set()
+_said_default: list[bool] = []  # not empty after the default was logged or a back end was selected
+
+
+def backend_of(op: str) -> str:
+    return _active[op].backend
+
+
+def raw(name: str) -> Callable[..., Any]:
+    """Return the active raw kernel `name`, such as linear_backward; raise UserError if its back end has none."""
+    try:
+        return _raw[name]
+    except KeyError:
+        _raw[name] = raw_of(backend_of(name.removesuffix("_forward").removesuffix("_backward")), name)
+        return _raw[name]
+
+
+class use:  # lower case because call sites use it like a function
+    """Select `backend` for `ops` (None: all operators), permanently or within a `with` block.
+
+    UserError: the table lacks the back end or operator, or the back end is unavailable. The selection is unchanged.
+    """
+
+    def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
+        chosen = choose(backend)
+        if unknown := sorted(set(ops or ()) - set(chosen)):
+            expected = f"some of {', '.join(chosen)}"
+            raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
+        chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
+        if why := obstacle(backend):
+            fix = "select another back end, or remove the reported cause"
+            raise problem(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
+        self._previous = dict(_active)
+        _activate(chosen)
+        _said_default.append(True)
+        log.info("%s served by back end %s", "operators" if ops is None else ", ".join(chosen), backend)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        _activate(self._previous)
+
+
+def _activate(choices: dict[str, Choice]) -> None:
+    _active.update(choices)
+    _raw.clear()
+
+
+def describe() -> list[dict[str, str]]:
+    """Return a row with `op`, `backend`, `kernel` and `why` for each operator.
+
+    The reference serves inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
+    gradient checks), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
+    differentiation. The log reports the first case per operator.
+    """
+    return [
+        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "why": _why(choice)}
+        for op, choice in _active.items()
+    ]
+
+
+def say_once(op: str, text: str, *arguments: object) -> None:
+    if (op, text) not in _said:
+        _said.add((op, text))
+        log.warning(text, *arguments)
+
+
+def say_default() -> None:
+    """Log the default back end at the first operator call unless a back end was selected."""
+    if not _said_default:
+        _said_default.append(True)
+        level = log.info if _first == "c" else log.warning
+        level("operators served by back end %s by default: %s", _first, _reason)
+
+
+def _why(choice: Choice) -> str:
+    if choice.backend != "c":
+        return choice.why
+    origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
+    isa = f"{native.isa()}, {origin}" if choice.spec.parts else None
+    tuned = summary() if choice.spec.name == "linear" else None
+    return "; ".join(filter(None, (choice.why, isa, tuned)))
+
+
+def _kernel(choice: Choice) -> str:
+    spec = choice.spec
+    if choice.backend != "c":
+        return f"{choice.backend} {spec.name}"
+    serving = [f"{name} {isa}" for name, isa in native.kernels() if any(fnmatchcase(name, part) for part in spec.parts)]
+    return ", ".join(serving) or f"{spec.name} (plain C)"

@@ -1,0 +1,390 @@
+"""Memory-bound operators as compiled loops. Each call covers a range of rows, blocks or elements for one thread.
+
+A kernel writes only elements of its range. Sums over tokens are taken within blocks of a fixed length, then over the
+blocks in order, so that results do not depend on the number of threads.
+
+Legend: N images, T tokens, D width; arrays are flat, fp32 or bf16, arithmetic is fp32.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.engine.hcops.numba.compiler import Array, Kernel, helper, load, maximum, multiply_add, read, store, write
+from dithc.engine.hcops.numba.scalar import exp, gelu, gelu_gradient, silu, silu_gradient, tanh
+
+Fp32 = NDArray[np.float32]
+ONE, ZERO = np.float32(1), np.float32(0)
+LOWEST = np.float32(-np.inf)
+
+# Rows of one partial sum over tokens: writes are 1/64 of reads, and 256 tokens still make 4 parts.
+TOKENS_PER_BLOCK = 64
+# Elements of one partial sum over a tensor, in float64.
+ELEMENTS_PER_BLOCK = 16384
+# Elements that pass through all steps of AdamW together. Six arrays of 4 KB fit any L1 cache.
+ADAMW_BLOCK = 1024
+
+
+@Kernel
+def exp_forward(begin: int, end: int, x: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, exp(load(x, i)))
+
+
+@Kernel
+def tanh_forward(begin: int, end: int, x: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, tanh(load(x, i)))
+
+
+@Kernel
+def exp_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
+    """dx = dout y."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * load(y, i))
+
+
+@Kernel
+def tanh_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
+    """dx = dout (1 - y^2)."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * multiply_add(-load(y, i), load(y, i), ONE))
+
+
+@Kernel
+def gelu_forward(begin: int, end: int, x: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, gelu(load(x, i)))
+
+
+@Kernel
+def gelu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> None:
+    """dx = dout gelu'(x)."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * gelu_gradient(load(x, i)))
+
+
+@Kernel
+def silu_forward(begin: int, end: int, x: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, silu(load(x, i)))
+
+
+@Kernel
+def silu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> None:
+    """dx = dout silu'(x)."""
+    for i in range(begin, end):
+        store(dx, i, load(dout, i) * silu_gradient(load(x, i)))
+
+
+@Kernel
+def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> None:
+    """Compute rows of out = silu(gate) value; a row of x contains `width` gates, then as many values."""
+    for row in range(begin, end):
+        at = row * width
+        for j in range(width):
+            store(out, at + j, silu(load(x, 2 * at + j)) * load(x, 2 * at + width + j))
+
+
+@Kernel
+def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx: Array) -> None:
+    """Rows of dgate = dout value silu'(gate) and dvalue = dout silu(gate)."""
+    for row in range(begin, end):
+        at = row * width
+        for j in range(width):
+            store(dx, 2 * at + j, load(dout, at + j) * load(x, 2 * at + width + j) * silu_gradient(load(x, 2 * at + j)))
+        for j in range(width):
+            store(dx, 2 * at + width + j, load(dout, at + j) * silu(load(x, 2 * at + j)))
+
+
+@Kernel
+def scale_add(begin: int, end: int, alpha: np.float32, x: Array, beta: np.float32, y: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, multiply_add(alpha, load(x, i), beta * load(y, i)))
+
+
+@Kernel
+def scale(begin: int, end: int, alpha: np.float32, x: Array, out: Array) -> None:
+    for i in range(begin, end):
+        store(out, i, alpha * load(x, i))
+
+
+@helper(reorder=True)
+def sum_of(x: Array, start: int, count: int) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        total += load(x, start + j)
+    return total
+
+
+@helper(reorder=True)
+def _sum_of_squared_deviations(x: Array, start: int, count: int, mean: np.float32) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        deviation = load(x, start + j) - mean
+        total += deviation * deviation
+    return total
+
+
+@Kernel
+def adaln_forward(
+    begin: int, end: int, tokens: int, width: int, eps: np.float32,
+    x: Array, shift: Fp32, scale: Fp32, out: Array, means: Fp32, rstds: Fp32,
+) -> None:  # fmt: skip
+    """Compute rows of out = (x - mean) rstd (1 + scale) + shift. If `means` is empty, the mean is 0, as in RMSNorm."""
+    for row in range(begin, end):
+        at, condition = row * width, row // tokens * width
+        mean = sum_of(x, at, width) / np.float32(width) if means.size else ZERO
+        variance = _sum_of_squared_deviations(x, at, width, mean) / np.float32(width)
+        rstd = ONE / np.sqrt(variance + eps)
+        for j in range(width):
+            normalised = (load(x, at + j) - mean) * rstd
+            value = multiply_add(normalised, ONE + read(scale, condition + j), read(shift, condition + j))
+            store(out, at + j, value)
+        if means.size:
+            write(means, row, mean)
+        write(rstds, row, rstd)
+
+
+@helper(reorder=True)
+def _sum_of_modulated(dout: Array, start: int, count: int, scale: Fp32, condition: int) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        total += load(dout, start + j) * (ONE + read(scale, condition + j))
+    return total
+
+
+@helper(reorder=True)
+def _sum_of_modulated_normalised(
+    dout: Array, x: Array, start: int, count: int, scale: Fp32, condition: int, mean: np.float32, rstd: np.float32
+) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        normalised = (load(x, start + j) - mean) * rstd
+        total += load(dout, start + j) * (ONE + read(scale, condition + j)) * normalised
+    return total
+
+
+@Kernel
+def adaln_backward(
+    begin: int, end: int, tokens: int, width: int, dout: Array, x: Array, scale: Fp32, means: Fp32, rstds: Fp32,
+    dstream: Array, dx: Array, dshift: Fp32, dscale: Fp32,
+) -> None:  # fmt: skip
+    """Compute dx (plus dstream, if not empty) of blocks of tokens.
+
+    Rows of dshift and dscale receive the sums of dout and of dout * normalised per block. RMSNorm if `means` is empty.
+    """
+    blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
+    for block in range(begin, end):
+        image, first = block // blocks, block % blocks * TOKENS_PER_BLOCK
+        condition, sums = image * width, block * width
+        for j in range(width):
+            write(dshift, sums + j, ZERO)
+            write(dscale, sums + j, ZERO)
+        for token in range(first, min(first + TOKENS_PER_BLOCK, tokens)):
+            row = image * tokens + token
+            at, rstd, mean, a = row * width, read(rstds, row), ZERO, ZERO
+            if means.size:
+                mean = read(means, row)
+                a = _sum_of_modulated(dout, at, width, scale, condition) / np.float32(width)
+            b = _sum_of_modulated_normalised(dout, x, at, width, scale, condition, mean, rstd) / np.float32(width)
+            for j in range(width):
+                write(dshift, sums + j, read(dshift, sums + j) + load(dout, at + j))
+            for j in range(width):
+                normalised = (load(x, at + j) - mean) * rstd
+                write(dscale, sums + j, multiply_add(load(dout, at + j), normalised, read(dscale, sums + j)))
+            if dstream.size:
+                for j in range(width):
+                    normalised = (load(x, at + j) - mean) * rstd
+                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
+                    store(dx, at + j, rstd * (modulated - a - normalised * b) + load(dstream, at + j))
+            else:
+                for j in range(width):
+                    normalised = (load(x, at + j) - mean) * rstd
+                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
+                    store(dx, at + j, rstd * (modulated - a - normalised * b))
+
+
+@Kernel
+def gate_residual_forward(
+    begin: int, end: int, tokens: int, width: int, x: Array, gate: Fp32, y: Array, out: Array
+) -> None:
+    """Rows of out = x + gate y."""
+    for row in range(begin, end):
+        at, condition = row * width, row // tokens * width
+        for j in range(width):
+            store(out, at + j, multiply_add(read(gate, condition + j), load(y, at + j), load(x, at + j)))
+
+
+@Kernel
+def gate_residual_backward(
+    begin: int, end: int, tokens: int, width: int, dout: Array, gate: Fp32, y: Array, dy: Array, dgate: Fp32
+) -> None:
+    """Blocks of tokens: dy = gate dout, and each block's sum of dout * y in a row of dgate."""
+    blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
+    for block in range(begin, end):
+        image, first = block // blocks, block % blocks * TOKENS_PER_BLOCK
+        condition, sums = image * width, block * width
+        for j in range(width):
+            write(dgate, sums + j, ZERO)
+        for token in range(first, min(first + TOKENS_PER_BLOCK, tokens)):
+            at = (image * tokens + token) * width
+            for j in range(width):
+                write(dgate, sums + j, multiply_add(load(dout, at + j), load(y, at + j), read(dgate, sums + j)))
+            for j in range(width):
+                store(dy, at + j, read(gate, condition + j) * load(dout, at + j))
+
+
+@Kernel
+def column_sums(begin: int, end: int, rows: int, width: int, x: Array, out: Fp32) -> None:
+    """Blocks of rows: each block's sum over its rows in a row of out."""
+    for block in range(begin, end):
+        first, sums = block * TOKENS_PER_BLOCK, block * width
+        for j in range(width):
+            write(out, sums + j, ZERO)
+        for row in range(first, min(first + TOKENS_PER_BLOCK, rows)):
+            at = row * width
+            for j in range(width):
+                write(out, sums + j, read(out, sums + j) + load(x, at + j))
+
+
+@Kernel
+def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out: Fp32) -> None:
+    """Compute out[group] as the sum of the group's `blocks` rows of partial, in order."""
+    for group in range(begin, end):
+        at = group * width
+        for j in range(width):
+            write(out, at + j, ZERO)
+        for block in range(group * blocks, (group + 1) * blocks):
+            for j in range(width):
+                write(out, at + j, read(out, at + j) + read(partial, block * width + j))
+
+
+@Kernel
+def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_of_exps: Fp32) -> None:
+    """Compute rows. `row_of_exps` has a row for each row of x, so that bf16 exponentials are rounded only once."""
+    for row in range(begin, end):
+        at = row * width
+        largest = LOWEST
+        for j in range(width):
+            largest = maximum(largest, load(x, at + j))
+        for j in range(width):
+            write(row_of_exps, at + j, exp(load(x, at + j) - largest))
+        inverse = ONE / sum_of(row_of_exps, at, width)
+        for j in range(width):
+            store(out, at + j, read(row_of_exps, at + j) * inverse)
+
+
+@helper(reorder=True)
+def sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
+    total = ZERO
+    for j in range(count):
+        total += load(x, start + j) * load(y, start + j)
+    return total
+
+
+@Kernel
+def softmax_backward(begin: int, end: int, width: int, dout: Array, y: Array, dx: Array) -> None:
+    """Rows of dx = y (dout - sum(dout y))."""
+    for row in range(begin, end):
+        at = row * width
+        mean = sum_of_products(dout, y, at, width)
+        for j in range(width):
+            store(dx, at + j, load(y, at + j) * (load(dout, at + j) - mean))
+
+
+@helper(reorder=True)
+def _sum_of_squared_differences(x: Array, y: Array, start: int, count: int) -> float:
+    total = 0.0
+    for j in range(count):
+        difference = np.float64(load(x, start + j)) - np.float64(load(y, start + j))
+        total += difference * difference
+    return total
+
+
+@Kernel
+def mse_forward(begin: int, end: int, width: int, x: Array, y: Array, out: NDArray[np.float64]) -> None:
+    """Blocks of each row's elements: the sum of (x - y)^2."""
+    blocks = (width + ELEMENTS_PER_BLOCK - 1) // ELEMENTS_PER_BLOCK
+    for block in range(begin, end):
+        row, first = block // blocks, block % blocks * ELEMENTS_PER_BLOCK
+        count = min(ELEMENTS_PER_BLOCK, width - first)
+        out[block] = _sum_of_squared_differences(x, y, row * width + first, count)
+
+
+@Kernel
+def mse_backward(begin: int, end: int, width: int, factor: Fp32, x: Array, y: Array, dx: Array) -> None:
+    """Rows of dx = factor[row] (x - y)."""
+    for row in range(begin, end):
+        at = row * width
+        for j in range(width):
+            store(dx, at + j, read(factor, row) * (load(x, at + j) - load(y, at + j)))
+
+
+@helper(reorder=True)
+def _sum_of_squares(x: Fp32, start: int, count: int) -> float:
+    total = 0.0
+    for j in range(count):
+        value = np.float64(load(x, start + j))
+        total += value * value
+    return total
+
+
+@Kernel
+def sum_of_squares(begin: int, end: int, x: Fp32, out: NDArray[np.float64]) -> None:
+    """Blocks of elements: the sum of x^2."""
+    for block in range(begin, end):
+        first = block * ELEMENTS_PER_BLOCK
+        out[block] = _sum_of_squares(x, first, min(ELEMENTS_PER_BLOCK, x.size - first))
+
+
+@Kernel
+def patchify(
+    begin: int, end: int, channels: int, patches_down: int, patches_across: int, side: int, channels_last: bool,
+    to_patches: bool, image: Array, patches: Array,
+) -> None:  # fmt: skip
+    """Copy rows of patches of all images, from image to patches or back; bits are unchanged."""
+    per_row, area = patches_across * side, side * side
+    for patch_row in range(begin, end):
+        picture, down = patch_row // patches_down, patch_row % patches_down
+        for channel in range(channels):
+            for row in range(side):
+                at = ((picture * channels + channel) * patches_down * side + down * side + row) * per_row
+                for across in range(patches_across):
+                    patch = (patch_row * patches_across + across) * channels * area
+                    for column in range(side):
+                        inside = channel * area + row * side + column
+                        if channels_last:
+                            inside = (row * side + column) * channels + channel
+                        if to_patches:
+                            write(patches, patch + inside, read(image, at + across * side + column))
+                        else:
+                            write(image, at + across * side + column, read(patches, patch + inside))
+
+
+@Kernel
+def adamw(
+    begin: int, end: int, weight: Fp32, gradient: Fp32, first: Fp32, second: Fp32, ema: Fp32, shadow: NDArray[np.uint16],
+    gradient_scale: np.float32, keep: np.float32, beta1: np.float32, rest1: np.float32, beta2: np.float32,
+    rest2: np.float32, rate: np.float32, root: np.float32, eps: np.float32, ema_rest: np.float32,
+) -> None:  # fmt: skip
+    """Update moments and weights, then the moving average and bf16 copy if those arrays are not empty.
+
+    Each result has a separate loop, because compilers do not vectorize a loop that must compare six arrays for overlap.
+    """
+    for start in range(begin, end, ADAMW_BLOCK):
+        stop = min(start + ADAMW_BLOCK, end)
+        for i in range(start, stop):
+            scaled = read(gradient, i) * gradient_scale
+            write(first, i, multiply_add(beta1, read(first, i), rest1 * scaled))
+        for i in range(start, stop):
+            scaled = read(gradient, i) * gradient_scale
+            write(second, i, multiply_add(beta2, read(second, i), rest2 * scaled * scaled))
+        for i in range(start, stop):
+            update = rate * read(first, i) / multiply_add(np.sqrt(read(second, i)), root, eps)
+            write(weight, i, read(weight, i) * keep - update)
+        if ema.size:
+            for i in range(start, stop):
+                write(ema, i, multiply_add(ema_rest, read(weight, i) - read(ema, i), read(ema, i)))
+        if shadow.size:
+            for i in range(start, stop):
+                store(shadow, i, read(weight, i))

@@ -1,0 +1,198 @@
+"""Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
+
+`c/vector.py` documents the same functions.
+
+Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
+hidden layer.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dithc.engine.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_of, samples_of, shape_of, typed
+from dithc.engine.hcops.numba import loops
+from dithc.engine.hcops.numba.compiler import Kernel
+from dithc.engine.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
+from dithc.engine.hcops.numba.operators import NO_BF16, NO_FP32, flat, flats
+from dithc.engine.hcops.numba.threads import num_threads, run, spread
+from dithc.engine.native import AdamwSettings
+
+# Cuts between threads are multiples of this number. 4,096 elements fill pages exactly, so that only one thread touches a
+# page first.
+ELEMENTS_PER_CUT = 4096
+FUNCTIONS = ("exp", "tanh", "gelu", "silu")
+
+
+def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
+    run(kernel, count, *arguments, elements=count, step=ELEMENTS_PER_CUT)
+
+
+def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    _elements(kernel, x.numel(), *flats(op, x=x, out=out))
+    return out
+
+
+def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
+    shape_of(op, "dy", dy, x.shape)
+    dx = torch.empty_like(x)
+    _elements(kernel, x.numel(), *flats(op, dy=dy, x=x, dx=dx))
+    return dx
+
+
+exp_forward, tanh_forward, gelu_forward, silu_forward = (
+    partial(_map, name, getattr(loops, f"{name}_forward")) for name in FUNCTIONS
+)
+exp_backward, tanh_backward, gelu_backward, silu_backward = (
+    partial(_map_backward, f"{name}_backward", getattr(loops, f"{name}_backward")) for name in FUNCTIONS
+)
+
+
+def swiglu_forward(x: Tensor) -> Tensor:
+    op = "swiglu"
+    n, t, e = halves_of(op, "x", x)
+    out = x.new_empty((n, t, e))
+    run(loops.swiglu_forward, n * t, e, *flats(op, x=x, out=out), elements=x.numel())
+    return out  # (N, T, E)
+
+
+def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    op = "swiglu_backward"
+    n, t, e = halves_of(op, "x", x)
+    shape_of(op, "dy", dy, (n, t, e))
+    dx = torch.empty_like(x)
+    run(loops.swiglu_backward, n * t, e, *flats(op, dy=dy, x=x, dx=dx), elements=x.numel())
+    return dx  # (N, T, 2E)
+
+
+def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
+    op, source = "scale_add", flat("scale_add", "x", x)
+    out = torch.empty(x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
+    target = flat(op, "out", out)
+    if y is None:
+        _elements(loops.scale, x.numel(), np.float32(alpha), source, target)
+    else:
+        shape_of(op, "y", y, x.shape)
+        addend = flat(op, "y", y)
+        _elements(loops.scale_add, x.numel(), np.float32(alpha), source, np.float32(beta), addend, target)
+    return out
+
+
+def softmax_forward(x: Tensor) -> Tensor:
+    op, out = "softmax", torch.empty_like(x)
+    rows, width = rows_of(op, x)
+    target = flat(op, "out", out)
+    # Exponentials stay in fp32 until the division by their sum.
+    exponentials = target if x.dtype == torch.float32 else np.empty(x.numel(), np.float32)
+    run(loops.softmax_forward, rows, width, flat(op, "x", x), target, exponentials, elements=x.numel())
+    return out
+
+
+def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
+    op, dx = "softmax_backward", torch.empty_like(y)
+    shape_of(op, "dy", dy, y.shape)
+    rows, width = rows_of(op, y)
+    run(loops.softmax_backward, rows, width, *flats(op, dy=dy, y=y, dx=dx), elements=y.numel())
+    return dx
+
+
+def mse_forward(x: Tensor, y: Tensor) -> Tensor:
+    op = "mse"
+    shape_of(op, "y", y, x.shape)
+    rows, width = samples_of(op, x)
+    blocks = -(-width // ELEMENTS_PER_BLOCK)
+    sums = np.empty(rows * blocks)
+    run(loops.mse_forward, rows * blocks, width, *flats(op, x=x, y=y), sums, elements=x.numel())
+    return (torch.from_numpy(sums).view(rows, blocks).sum(1) / width).float()  # (N)
+
+
+def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    op = "mse_backward"
+    shape_of(op, "y", y, x.shape)
+    shape_of(op, "dout", dout, x.shape[:1])
+    fp32(op, "dout", dout)
+    rows, width = samples_of(op, x)
+    dx, factor = torch.empty_like(x), (dout.detach() * (2 / max(width, 1))).numpy()
+    run(loops.mse_backward, rows, width, factor, *flats(op, x=x, y=y, dx=dx), elements=x.numel())
+    return dx
+
+
+def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
+    patches_of("patchify", "image", image, p, order)
+    n, c, height, width = image.shape
+    patches = image.new_empty((n, height // p * (width // p), c * p * p))
+    _patches("patchify", image, patches, p, order, to_patches=True)
+    return patches  # (N, T, C*p*p)
+
+
+def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
+    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
+    n, t, features = patches.shape
+    image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
+    _patches("unpatchify", image, patches, p, order, to_patches=False)
+    return image  # (N, C, height, width)
+
+
+def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
+    total = 0.0
+    for index, tensor in enumerate(tensors):
+        fp32("sum_of_squares", f"tensors[{index}]", tensor)
+        sums = np.empty(-(-tensor.numel() // ELEMENTS_PER_BLOCK))
+        source = flat("sum_of_squares", "tensors", tensor)
+        run(loops.sum_of_squares, sums.size, source, sums, elements=tensor.numel())
+        total += float(sums.sum())
+    return total
+
+
+def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
+    op, weights = "adamw", tensors.weights
+    arrays: list[list[Any]] = []
+    for name, given in tensors._asdict().items():
+        dtype, missing = (torch.bfloat16, NO_BF16) if name == "shadows" else (torch.float32, NO_FP32)
+        for i, (tensor, weight) in enumerate(zip(given or (), weights, strict=given is not None)):
+            shape_of(op, f"{name}[{i}]", tensor, weight.shape)
+            typed(op, f"{name}[{i}]", tensor, dtype)
+        arrays.append([missing] * len(weights) if given is None else [flat(op, name, tensor) for tensor in given])
+    lr, beta1, beta2, step = settings.lr, settings.beta1, settings.beta2, settings.step
+    decays = (settings.gradient_scale, 1 - lr * settings.weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
+    corrected = (lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, settings.eps, 1 - settings.ema_decay)
+    numbers = tuple(np.float32(number) for number in (*decays, *corrected))
+    rows = list(zip(*arrays, strict=True))
+    if rows:
+        loops.adamw.prepare(0, 0, *rows[0], *numbers)
+    parts = _equal_parts([weight.numel() for weight in weights])
+    spread([partial(_update, [(rows[i], begin, end) for i, begin, end in part], numbers) for part in parts])
+
+
+def _update(pieces: Sequence[tuple[tuple[Any, ...], int, int]], numbers: tuple[np.float32, ...]) -> None:
+    for arrays, begin, end in pieces:
+        loops.adamw(begin, end, *arrays, *numbers)
+
+
+def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """Cut consecutive arrays of these lengths among threads; return (array, begin, end) pieces per thread."""
+    total = sum(counts)
+    threads = num_threads(total)
+    size = max(-(-total // (threads * ADAMW_BLOCK)) * ADAMW_BLOCK, 1)
+    arrays = list(enumerate(zip(accumulate(counts, initial=0), counts, strict=False)))
+    return [
+        [
+            (index, max(begin - start, 0), min(begin + size - start, count))
+            for index, (start, count) in arrays
+            if start < begin + size and begin < start + count
+        ]
+        for begin in range(0, total, size)
+    ]
+
+
+def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:
+    n, c, height, width = image.shape
+    r, s = height // p, width // p
+    arrays = flats(op, image=image, patches=patches)
+    run(loops.patchify, n * r, c, r, s, p, order == 1, to_patches, *arrays, elements=image.numel())

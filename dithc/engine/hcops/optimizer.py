@@ -1,0 +1,106 @@
+"""Operators of an optimizer step: norm, update, orthogonal factor of a matrix, and one buffer for gradients.
+
+Legend: R rows, C columns, S = min(R, C), L = max(R, C).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dithc.core.logging import problem
+from dithc.engine.hcops import reference, vector
+from dithc.engine.hcops.autograd import flat_gradients, forget_gradients, give_place, storage_users
+from dithc.engine.hcops.backend import backend_of, raw, say_once
+from dithc.engine.hcops.checks import AdamwTensors
+from dithc.engine.hcops.kernel_registry import FALLBACK
+from dithc.engine.hcops.matrix_ops import linear
+from dithc.engine.native import AdamwSettings
+
+__all__ = [
+    "adamw",
+    "flat_gradients",
+    "forget_gradients",
+    "give_place",
+    "orthogonalise",
+    "storage_users",
+    "sum_of_squares",
+]
+
+# Coefficients of Jordan et al. 2024 (Muon). The map x -> a x + b x^3 + c x^5 is steep at 0. It maps (0, 1] to a band
+# around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in
+# the band.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+LEAST_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
+
+
+def sum_of_squares(tensors: Sequence[Tensor]) -> float:
+    """Return the sum of the squares of all elements in float64; fast back ends add in a fixed order."""
+    if _reference_serves("sum_of_squares", tensors):
+        return reference.sum_of_squares_forward(tensors)
+    return float(raw("sum_of_squares_forward")(tensors))
+
+
+@torch.no_grad()
+def adamw(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    *,
+    averages: Sequence[Tensor] | None = None,
+    shadows: Sequence[Tensor] | None = None,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    step: int,
+    gradient_scale: float = 1.0,
+    ema_decay: float = 0.0,
+) -> None:
+    """Apply an AdamW update to contiguous weights in place (Loshchilov & Hutter 2019, algorithm 2).
+
+    All lists have the shapes of the weights; gradients are not changed. Averages become ema_decay * average + (1 -
+    ema_decay) * weight with the new weight, and `shadows` its bf16 copies. `weight_decay` is decoupled. `step` is 1 for
+    the first update, and `gradient_scale` multiplies each gradient. UserError: a step below 1, or unequal lists.
+    """
+    if step < 1:
+        raise problem("operator adamw, argument step", got=step, expected="1 or more", fix="count updates from 1")
+    everything = [*weights, *gradients, *first, *second, *(averages or ())]
+    by_torch = _reference_serves("adamw", everything)
+    kernel = reference.adamw_forward if by_torch else raw("adamw_forward")
+    settings = AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
+    kernel(AdamwTensors(weights, gradients, first, second, averages, shadows), settings)
+    if not by_torch:  # tell autograd that the memory of saved tensors has changed
+        changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
+        torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())
+
+
+@torch.no_grad()
+def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return approximately U V^T of the matrix U S V^T (R, C) in `dtype`, which is also the type of its products.
+
+    Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the
+    smaller side S and takes 2 S^2 L + S^3 multiply-adds. The result has transposed memory if R > C.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    norm = max(float(torch.linalg.vector_norm(matrix, dtype=torch.float64)), LEAST_NORM)
+    x = ((matrix.t() if is_tall else matrix) / norm).to(dtype).contiguous()  # (S, L)
+    for _ in range(iterations):
+        gram = linear(x, x)  # (S, S), X X^T
+        # the Gram matrix is its own transpose
+        poly = vector.scale_add(gram, linear(gram, gram), alpha=b, beta=c)  # (S, S)
+        x = vector.scale_add(x, linear(poly, x.t()), alpha=a)  # (S, L)
+    return x.t() if is_tall else x
+
+
+def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:
+    """Return whether plain torch serves the call because of strides, types or devices that fast kernels do not support."""
+    backend = backend_of(op)
+    if backend == FALLBACK:
+        return True
+    plain = all(tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous() for tensor in tensors)
+    if not plain:
+        say_once(op, "operator %s: tensors that are not contiguous fp32 on the CPU; the reference serves", op)
+    return not plain

@@ -1,0 +1,229 @@
+"""Autograd nodes for operators that a DiT does not call: weighted norms, attention of separate q, k and v, activations.
+
+Their raw kernels come last. Outputs and gradients have the strides of torch's own operators.
+
+Legend: R rows, D width, N batch, H heads, G key heads, T tokens (queries), S keys, K head width.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dithc.core.logging import problem
+from dithc.engine import native
+from dithc.engine.hcops.backend import raw, say_default
+from dithc.engine.hcops.c import library, vector
+from dithc.engine.hcops.checks import TYPES, array, fp32, shape_of
+from dithc.engine.hcops.dispatch import dense
+from dithc.engine.native import signatures
+
+Torch = Callable[..., Tensor]
+"""The torch function that a node replaces, as a function of its tensors."""
+
+
+class Attention(NamedTuple):
+    """Settings of attention: factor of the scores, and whether query i attends only to keys 0 to i."""
+
+    scale: float
+    causal: bool
+
+
+def norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool, torch_call: Torch | None = None
+) -> Tensor:
+    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
+
+    Missing weights are ones, missing biases zeros. `torch_call` computes gradients that are not contiguous.
+    """
+    out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
+    return out
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
+    """Return softmax(scale * q k^T) v of each head, (N, H, T, K) with strides of `torch.empty_like(query)`.
+
+    key and value are (N, G, S, K), and G divides H. The last strides are 1. `causal` limits query i to keys 0 to i.
+    """
+    out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
+    return out
+
+
+def activation(x: Tensor, name: str, torch_call: Torch) -> Tensor:
+    """Return gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves other gradients."""
+    out: Tensor = dithc_activation.apply(x, name, torch_call)  # type: ignore[no-untyped-call]
+    return out
+
+
+class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool, torch_call: Torch | None
+    ) -> Tensor:
+        say_default()
+        rows = dense(x).view(-1, x.shape[-1])  # (R, D)
+        given = weight if weight is not None else bias
+        dtype = torch.float32 if given is None else given.dtype
+        weight = torch.ones(x.shape[-1], dtype=dtype, device="cpu") if weight is None else weight
+        bias = torch.zeros(x.shape[-1], dtype=dtype, device="cpu") if bias is None else bias
+        out, mean, rstd = norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
+        ctx.torch_call = torch_call
+        ctx.save_for_backward(rows, weight, mean, rstd)
+        own: Tensor = torch.ops.aten._unsafe_view(
+            out, x.shape
+        )  # not a view for autograd, so in-place changes are allowed
+        return own
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        _first_derivative()
+        rows, weight, mean, rstd = ctx.saved_tensors
+        x, dbias = rows.view(dy.shape), None
+        if ctx.torch_call is not None and dy.stride() != x.stride():
+            dx, dweight = _by_torch(ctx.torch_call, (x, weight), dy)
+        else:
+            dx, dweight, dbias = norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
+            dx = dx.view(dy.shape)
+        of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
+        found = dx if of_x else None, dweight if of_weight else None, dbias if of_bias else None
+        return *found, None, None, None
+
+
+class dithc_attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> Tensor:
+        say_default()
+        out, lse = attention_forward(query, key, value, kind)
+        ctx.kind = kind
+        ctx.save_for_backward(query, key, value, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        _first_derivative()
+        query, key, value, out, lse = ctx.saved_tensors
+        return *attention_backward(dout, query, key, value, out, lse, ctx.kind), None
+
+
+class dithc_activation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, torch_call: Torch) -> Tensor:
+        say_default()
+        ctx.name, ctx.torch_call = name, torch_call
+        ctx.save_for_backward(x)
+        out: Tensor = vector.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        _first_derivative()
+        (x,) = ctx.saved_tensors
+        if dy.stride() != x.stride():
+            return *_by_torch(ctx.torch_call, (x,), dy), None, None
+        backward = vector.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
+        return backward(dy, x), None, None
+
+
+def _by_torch(function: Torch, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor, ...]:
+    """Return torch's own gradients, because their strides depend on the strides of `dy`."""
+    leaves = tuple(tensor.detach().requires_grad_() for tensor in tensors)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        return torch.autograd.grad(function(*leaves), leaves, dy)
+
+
+def _first_derivative() -> None:
+    if torch.is_grad_enabled():
+        got, expected = "a backward pass with create_graph=True", "first derivatives only"
+        raise problem(
+            "second derivative in a patched model", got=got, expected=expected, fix="hcops.unpatch the model first"
+        )
+
+
+def norm_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, rms: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return out (R, D), mean (R) or None, and rstd (R) for x (R, D), weight and bias (D) of one type."""
+    rows, width = x.shape
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        shape_of("norm", name, tensor, (width,))
+    out, rstd = library.pool().empty(x.shape, x.dtype), torch.empty(rows, dtype=torch.float32, device="cpu")
+    mean = None if rms else torch.empty_like(rstd)
+    weight_address, weight_type = array("norm", "weight", weight)
+    library.functions().hc_norm_forward(
+        *(native.context(), rows, width, eps, *array("norm", "x", x), array("norm", "bias", bias)[0], weight_address),
+        *(weight_type, out.data_ptr(), TYPES[out.dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
+    )
+    return out, mean, rstd
+
+
+def norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor | None, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `norm_forward`: dx (R, D) in x's type, and dweight and dbias (D) in weight's type."""
+    op, (rows, width) = "norm_backward", x.shape
+    shape_of(op, "dy", dy, (rows, width))
+    shape_of(op, "rstd", rstd, (rows,))
+    dx, dweight, dbias = library.pool().empty(x.shape, x.dtype), torch.empty_like(weight), torch.empty_like(weight)
+    library.functions().hc_norm_backward(
+        *(native.context(), rows, width, *array(op, "dy", dy), *array(op, "x", x), *array(op, "weight", weight)),
+        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd), dx.data_ptr(), TYPES[dx.dtype]),
+        *(dbias.data_ptr(), dweight.data_ptr(), TYPES[weight.dtype]),
+    )
+    return dx, dweight, dbias
+
+
+def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
+    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), of last strides 1.
+
+    Returns out with the type of query and the strides of `torch.empty_like(query)`, as torch's flash kernel, and the
+    logarithms of the sums of exponentials (N, H, T).
+    """
+    strides = torch.empty_like(query, device="meta").stride()
+    buffer = library.pool().empty((query.numel(),), query.dtype)
+    out = torch.empty(
+        0, dtype=query.dtype, device="cpu"
+    )  # `set_` makes it own the buffer; a view rejects in-place changes
+    out.set_(buffer.untyped_storage(), buffer.storage_offset(), query.shape, strides)
+    lse = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
+    library.functions().hc_attention_heads_forward(native.context(), _arguments(query, key, value, out, lse, kind))
+    return out, lse
+
+
+def attention_backward(
+    dout: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `attention_forward` in query's type, each in the memory order (N, tokens, heads, K)."""
+    n, h, t, k = query.shape
+    groups, keys = key.shape[1:3]
+    shape_of("attention_backward", "dout", dout, tuple(out.shape))
+    if dout.stride() != out.stride():  # the kernel reads both with the same strides
+        dout = torch.empty_like(out).copy_(dout)
+    dquery, dkey, dvalue = (
+        library.pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys)
+    )
+    arguments = _arguments(query, key, value, out, lse, kind)
+    arguments.dout = _heads(dout)
+    arguments.out_dquery, arguments.out_dkey, arguments.out_dvalue = _heads(dquery), _heads(dkey), _heads(dvalue)
+    library.functions().hc_attention_heads_backward(native.context(), arguments)
+    if groups == h:
+        return dquery, dkey, dvalue
+    shared = (n, keys, groups, h // groups, k)
+    dkey, dvalue = (d.transpose(1, 2).view(shared).sum(3).transpose(1, 2) for d in (dkey, dvalue))
+    return dquery, dkey, dvalue
+
+
+def _arguments(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
+) -> signatures.AttentionArguments:
+    n, h, t, k = query.shape
+    return signatures.AttentionArguments(
+        *(n, t, key.shape[2], h, key.shape[1], k, kind.scale, kind.causal, TYPES[query.dtype]),
+        *(_heads(query), _heads(key), _heads(value), _heads(out)),
+        lse=lse.data_ptr(),
+    )
+
+
+def _heads(tensor: Tensor) -> signatures.Heads:
+    image, head, token, _ = tensor.stride()
+    return signatures.Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)

@@ -1,0 +1,126 @@
+"""Choice between kernels and torch for a call: measured once per operator, shape and type, and stored in a file.
+
+The file is next to the tuning of the matrix products, and valid for the same `tuning.Key` and version of torch.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dithc.core.artifacts import atomic_write
+from dithc.core.logging import logger
+from dithc.engine.hcops import tuning
+
+log = logger(__name__)
+
+FORMAT = 1
+LEAST_ROUNDS, MOST_ROUNDS = 3, 25  # alternating rounds, after one warm-up call of each
+ROUNDS_SECONDS = 0.1  # time limit of the rounds above the minimum
+ENDING = "-patch.json"
+
+Contender = Callable[[], Tensor]
+
+
+class Ratio(NamedTuple):
+    """Shortest time of the kernels divided by torch's, and whether the gain exceeds the margin of a tuning."""
+
+    ratio: float
+    is_faster: bool
+
+
+def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> Ratio:
+    """Time `theirs` (torch) and `ours` alternately: forward, and backward to the leaves `inputs` if there are any."""
+    times: list[tuple[float, float]] = []
+    # exclude tensors saved here from outer counting hooks
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        _seconds(theirs, inputs), _seconds(ours, inputs)
+        while len(times) < LEAST_ROUNDS or (len(times) < MOST_ROUNDS and sum(map(sum, times)) < ROUNDS_SECONDS):
+            times.append((_seconds(theirs, inputs), _seconds(ours, inputs)))
+    of_theirs, of_ours = zip(*times, strict=True)
+    ratio = min(of_ours) / min(of_theirs)
+    return Ratio(ratio, ratio <= 1 - tuning.MARGIN)
+
+
+def _seconds(contender: Contender, inputs: tuple[Tensor, ...]) -> float:
+    """Time the second of two calls, because the other implementation's threads may still spin during the first."""
+    for _ in range(2):
+        torch.clear_autocast_cache()  # a training step rounds each weight once, not once for all rounds
+        start = perf_counter()
+        out = contender()
+        if inputs:
+            torch.autograd.grad(out, inputs, out.detach())
+        seconds = perf_counter() - start
+    return seconds
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+class Kept:
+    """Measured ratios of this machine by a text that describes the call; read once, written when they grow."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[int, dict[str, Ratio]] = {}
+
+    def get(self, words: str) -> Ratio | None:
+        """Return the ratio of a call if it was measured."""
+        return self._of_threads().get(words)
+
+    def add(self, words: str, ratio: Ratio) -> None:
+        """Store a ratio in the process and, unless DITHC_TUNING disables it, in the file."""
+        ratios = self._of_threads()
+        ratios[words] = ratio
+        path = _path()
+        if path is not None:
+            kept = {**_load(path), **ratios}
+            text = json.dumps({"format": FORMAT, "key": _key(), "calls": kept}, indent=1, sort_keys=True)
+            try:
+                atomic_write(path, text + "\n")
+            except OSError as error:
+                log.warning(f"cannot store the measurements of patched models: {error}")
+
+    def _of_threads(self) -> dict[str, Ratio]:
+        threads = torch.get_num_threads()
+        if threads not in self._ratios:
+            self._ratios[threads] = _load(_path())
+        return self._ratios[threads]
+
+
+def _path() -> Path | None:
+    found = tuning.path_of(_machine(torch.get_num_threads()))
+    return None if found is None else found.with_name(found.stem + ENDING)
+
+
+@cache
+def _machine(threads: int) -> tuning.Key:
+    found = tuning.this_machine()
+    assert found.threads == threads
+    return found
+
+
+def _key() -> dict[str, object]:
+    key = {**asdict(_machine(torch.get_num_threads())), "torch": torch.__version__}
+    plain: dict[str, object] = json.loads(json.dumps(key))
+    return plain
+
+
+def _load(path: Path | None) -> dict[str, Ratio]:
+    """Return the ratios in a file. If it is damaged or of another machine or torch, warn and return none."""
+    try:
+        if path is None or not path.exists():
+            return {}
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT or content["key"] != _key():
+            raise ValueError("it belongs to another machine, torch or version")
+        return {words: Ratio(float(ratio), bool(faster)) for words, (ratio, faster) in content["calls"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s cannot be used (%s: %s); its calls are measured again", path, type(error).__name__, error)
+        return {}

@@ -1,0 +1,212 @@
+"""`patch` and `unpatch`: hooks that open the mode around the modules of a model, and the table of served calls."""
+
+import os
+import threading
+import weakref
+from collections import Counter
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from dithc.core.logging import logger, problem
+from dithc.engine.hcops.patching.custom_rmsnorm import ByHand, eps_of
+from dithc.engine.hcops.patching.dispatch_mode import Calls, Row, Serving
+from dithc.engine.hcops.patching.optimizer import release, take
+from dithc.engine.native import contexts
+
+log = logger(__name__)
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Environment variables that set how torch's threads wait for work. The OpenMP runtime reads them at torch's import."""
+Threads = Literal["torch", "own"]
+HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
+
+
+class Patched:
+    """The given model with calls served by HCOps, and its optimizer or None; `str` returns the table."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: Calls) -> None:
+        self.model, self.optimizer, self._calls = model, optimizer, calls
+
+    def table(self) -> list[Row]:
+        """Return a row for each operator, shape and type that the model has called so far."""
+        return list(self._calls.rows.values())
+
+    def __str__(self) -> str:
+        rows = [HEADER, *map(_cells, self.table())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+
+def patch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    always: bool = False,
+    threads: Threads = "torch",
+) -> Patched:
+    """Serve a model's calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention by HCOps.
+
+    The first call of an operator, shape and type is measured against torch, forward and backward. HCOps then serves it
+    only if it is faster. The result is stored with the tuning of this machine (see `dithc tune`). Deep copies of the
+    model are served too. torch runs a patched model unchanged under torch.compile, and in torch.jit.trace,
+    torch.export, torch.fx, torch.func and modes that intercept every operator.
+
+    Args:
+        model: Any module on the CPU, in fp32, in bf16 or under autocast to bf16.
+        optimizer: A torch.optim.AdamW. Its update becomes one pass over memory; its state_dict is unchanged.
+        always: Serve all supported calls unmeasured, for tests and comparisons.
+        threads: Threads of the kernels. `torch` uses the threads of torch's operators, if torch has OpenMP, for all
+            operators of this process while a model is patched, so that two sets of threads do not compete for cores.
+            `own` uses a separate pinned team. The log reports the choice.
+
+    Returns:
+        An object with a table of calls, back ends and reasons.
+
+    Raises:
+        UserError: The model is patched already, the optimizer is not AdamW, or `threads` is unknown.
+    """
+    if threads not in get_args(Threads):
+        got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
+        raise problem("hcops.patch, argument threads", got=got, expected=expected, fix="give one of these")
+    if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
+        raise problem(
+            "hcops.patch", got="a model that is patched", expected="one that is not", fix="hcops.unpatch first"
+        )
+    if optimizer is not None:
+        take(optimizer)
+    opened = _open(Calls(always=always), threads)
+    for name, module in model.named_modules():
+        if module is model or next(module.children(), None) is not None:
+            module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
+            module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
+        elif (eps := eps_of(module)) is not None:
+            module.forward = ByHand(module, eps)
+    return Patched(model, optimizer, opened.calls)
+
+
+def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    """Undo `patch`, also for a copy of a patched model. Later results equal the results before the patch bit for bit."""
+    for module in model.modules():
+        if isinstance(module.__dict__.get("forward"), ByHand):
+            del module.forward
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number, hook in list(hooks.items()):
+                if isinstance(hook, _Enter | _Leave):
+                    hook._opened.close()
+                    del hooks[number]
+                    module._forward_hooks_always_called.pop(number, None)
+    if optimizer is not None:
+        release(optimizer)
+
+
+class _Opened(threading.local):
+    """Mode of a patched model, active in this thread while one of its modules runs. Copies share it."""
+
+    def __init__(self, calls: Calls, threads: Threads) -> None:
+        self.calls, self._threads = calls, threads
+        self._stack: list[tuple[nn.Module, str]] = []
+        self._mode: Serving | None = None
+        self._said = False
+
+    def close(self) -> None:
+        """Clean up after a pass that Ctrl-C interrupted, because torch then calls no hooks."""
+        self._stack.clear()
+        mode, self._mode = self._mode, None
+        last = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if mode is not None and last is mode:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def enter(self, module: nn.Module, name: str) -> None:
+        if any(entered is module for entered, _ in self._stack[:1]):  # the root module again, outside of any pass
+            self.close()
+        self._stack.append((module, name))
+        if self._mode is None:
+            self._mode = Serving(self.calls, self.where)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, module: nn.Module, *, is_root: bool) -> None:
+        if not self._stack or self._stack[-1][0] is not module:
+            return  # an earlier hook failed, so this module was never entered
+        self._stack.pop()
+        if not self._stack and self._mode is not None:
+            mode, self._mode = self._mode, None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if is_root and not self._said:
+            self._said = True
+            log.info("%s", _in_words(self.calls))
+
+    def where(self) -> str:
+        return self._stack[-1][1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Opened":
+        return self
+
+    def __reduce__(self) -> Any:
+        """Store the patch without measured rows."""
+        return _open, (Calls(always=self.calls.always), self._threads)
+
+
+def _open(calls: Calls, threads: Threads) -> _Opened:
+    """Create the mode. The kernels use torch's threads until the last module that refers to it is removed or unpatched."""
+    opened = _Opened(calls, threads)
+    refusal = contexts.borrow() if threads == "torch" else "requested"
+    if refusal is None:
+        weakref.finalize(opened, contexts.give_back)
+        log.info("kernels run on torch's threads, so that no other threads compete for the cores")
+    else:
+        log.info("kernels use a separate team of threads: %s", refusal)
+        _say_how_threads_wait()
+    return opened
+
+
+class _Enter:
+    """Hook before the forward pass of a module. It is inactive under torch.compile, which compiles the unpatched model."""
+
+    def __init__(self, opened: _Opened, name: str) -> None:
+        self._opened, self._name = opened, name
+
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._opened.enter(module, self._name)
+
+
+class _Leave:
+    """Hook after the forward pass, also after a failure."""
+
+    def __init__(self, opened: _Opened, *, is_root: bool) -> None:
+        self._opened, self._is_root = opened, is_root
+
+    def __call__(self, module: nn.Module, _: Any, __: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._opened.leave(module, is_root=self._is_root)
+
+
+def _say_how_threads_wait() -> None:
+    """Warn if torch's threads spin for milliseconds after each operator, on the cores that the kernels need."""
+    if torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITING):
+        log.warning(
+            "torch's threads spin on their cores after each operator and delay the kernels: set GOMP_SPINCOUNT=10000 in the "
+            "environment before torch is imported; otherwise fewer calls are served, and slower"
+        )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    first, *others = row.modules
+    modules = f"{first or '(model)'}{f' and {len(others)} more' if others else ''}"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    return row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules
+
+
+def _in_words(calls: Calls) -> str:
+    """Return one line with the share of served calls per operator, and the reasons for the others."""
+    rows = list(calls.rows.values())
+    kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
+    reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
+    by_op = ", ".join(f"{op} {served[op]} of {number}" for op, number in kinds.items()) or "none"
+    return f"patched model, types of calls that HCOps serves: {by_op}" + (
+        f"; not {'; '.join(reasons)}" if reasons else ""
+    )

@@ -1,0 +1,84 @@
+"""Attention and linear layers with tokens or columns split across processes that share memory.
+
+Legend: N batch, t tokens of this process, T all tokens, D width, H heads, K head width, F output features, L layers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.engine import native
+from dithc.engine.hcops.backend import backend_of
+from dithc.engine.hcops.c import library, matrix
+
+
+def attention_in(
+    memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
+) -> tuple[Tensor, Tensor]:
+    """Compute attention over keys and values of all processes, as C kernels in one sequence; see `attention_to`.
+
+    `memory` (N, T, 2D) is shared and has qkv's type: keys, then values. qkv (N, t, 3D) contains the tokens from `first`
+    on. The kernel call `meet` is a barrier. The caller keeps both results until the sequence has run.
+    """
+    n, t, width = qkv.shape
+    size, d, whole = qkv.element_size(), width // 3, memory.shape[1]
+    calls = library.functions()
+    calls.hc_copy_blocks(
+        *(native.context(), n, t, 2 * d * size, qkv.data_ptr() + d * size, t * width * size, width * size),
+        *(memory.data_ptr() + first * 2 * d * size, whole * 2 * d * size, 2 * d * size),
+    )
+    meet(calls)
+    return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
+
+
+def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
+    """Compute `attention_in` without a barrier if one process holds all keys and values; supports every back end."""
+    if backend_of("attention") == "c":
+        return attention_in(memory, qkv, num_heads, first=first, meet=lambda _: None)
+    d = qkv.shape[2] // 3
+    memory[:, first : first + qkv.shape[1]] = qkv[..., d:]
+    mixed, lse = attention_to(qkv, memory[..., :d], memory[..., d:], num_heads)
+    return mixed.to(qkv.dtype), lse
+
+
+def linears_in(
+    memory: Tensor,
+    x: Tensor,
+    layers: Sequence[tuple[Tensor, Tensor]],
+    *,
+    columns: slice,
+    meet: Callable[[Any], None],
+) -> None:
+    """Compute `columns` of linear layers of x (N, D), equal on all processes, into shared memory (L, N, F)."""
+    calls = library.functions()
+    for place, (weight, bias) in zip(memory, layers, strict=True):
+        mine = matrix.linear_forward(x, weight[columns], bias[columns], memory.dtype)  # (N, f)
+        n, row = len(x), mine[0].nbytes
+        target = place[:, columns]
+        calls.hc_copy_blocks(
+            *(native.context(), 1, n, row, mine.data_ptr(), n * row, row),
+            *(target.data_ptr(), n * place[0].nbytes, place[0].nbytes),
+        )
+    meet(calls)
+
+
+def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
+    """Compute all columns of each layer in this process, on demand; yield (N, F) in `dtype`."""
+    return (matrix.linear_forward(x, *layer, dtype) for layer in layers)
+
+
+def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
+    """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D), in fp32.
+
+    The results can be merged: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
+    """
+    if backend_of("attention") == "c":
+        return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)
+    query = qkv[..., : qkv.shape[-1] // 3]
+    q, k, v = (
+        x.float().reshape(*x.shape[:2], num_heads, -1).transpose(1, 2) for x in (query, key, value)
+    )  # (N, H, ., K)
+    scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5  # (N, H, t, S)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), scores.logsumexp(-1)

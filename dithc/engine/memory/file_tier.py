@@ -1,0 +1,77 @@
+"""File behind a tier: all blocks are allocated before use, and it is unnamed, so that no file remains."""
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from dithc.core.logging import UserError, logger, problem
+
+log = logger(__name__)
+
+GIB = 1 << 30
+FIX = "choose another folder for the file tier, or make the file smaller"
+
+
+def create(folder: Path, size_bytes: int) -> int:
+    """Return a descriptor of a new unnamed file in `folder`, all blocks reserved; UserError if that is impossible."""
+    what = f"file tier in {folder}"
+    if not folder.is_dir():
+        got = "not a folder" if folder.exists() else "no such folder"
+        raise problem(what, got=got, expected="a folder on a local disk", fix=f"create it, or {FIX}")
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < size_bytes:
+        raise _too_small(what, free_bytes, size_bytes)
+    descriptor = -1
+    try:
+        descriptor = _nameless(folder)
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
+        raise problem(
+            what, got=error.strerror, expected=f"a folder that accepts a file of {size_bytes} bytes", fix=FIX
+        ) from error
+    if _is_memory(folder):
+        log.warning(
+            "%s: this file system stores files in memory, so the tier uses the memory that it should save", what
+        )
+    return descriptor
+
+
+def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
+    return problem(
+        what,
+        got=f"{free_bytes / GIB:.2f} GiB free ({free_bytes} bytes)",
+        expected=f"{size_bytes / GIB:.2f} GiB ({size_bytes} bytes)",
+        fix=f"free some space, or {FIX}",
+    )
+
+
+def _nameless(folder: Path) -> int:
+    """Return an unnamed file, so that no file remains however the process ends."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+            raise
+    descriptor, name = tempfile.mkstemp(prefix=".dithc-tier-", dir=folder)  # file systems without O_TMPFILE
+    os.unlink(name)
+    return descriptor
+
+
+def _is_memory(folder: Path) -> bool:
+    """Return whether the mount that contains a folder is a tmpfs or ramfs."""
+    whole, kind, longest = folder.resolve(), "", -1
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        point, of_kind = line.split()[1:3]
+        if whole.is_relative_to(point) and len(point) >= longest:
+            kind, longest = of_kind, len(point)
+    return kind in ("tmpfs", "ramfs")

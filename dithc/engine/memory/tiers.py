@@ -1,0 +1,230 @@
+"""Memory tiers of one process, fastest first: pools with budgets, each overflowing into the next.
+
+A tensor is always in valid memory; overflows are counted. Numbers are physical bytes (paper section 4.2: memory
+levels).
+"""
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from dithc.core.logging import logger, problem
+from dithc.engine import native
+from dithc.engine.hardware import discover
+from dithc.engine.memory import copy_bandwidth, file_tier
+from dithc.engine.memory.pool import Counters, Pool, hot_pool, use_pool
+from dithc.engine.memory.tier_specs import PageKind, TierSpec, describe
+from dithc.engine.numa import residence
+
+log = logger(__name__)
+
+# Budgets are multiples of huge pages.
+HUGE_PAGE_BYTES = 2 << 20
+
+
+class Tier:
+    """A tier, created by `Tiers`."""
+
+    def __init__(self, spec: TierSpec, *, below: "Tier | None") -> None:
+        self.spec = spec
+        self.pool: Pool
+        self._file: int | None = None
+        self._file_rates: copy_bandwidth.FileRates | None = None
+        below_pool: Pool | None = below.pool if below else None
+        if spec.kind != "file":
+            reserved = _fits_reserved_pages(spec)
+            self.pool = Pool(budget_bytes=spec.budget_bytes, nodes=spec.nodes, next=below_pool, reserved_pages=reserved)
+            return
+        assert spec.folder is not None, "checked by Tiers"
+        assert spec.budget_bytes is not None, "checked by Tiers"
+        size_bytes = spec.budget_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        self._file = file_tier.create(spec.folder, size_bytes)
+        self._close_file = weakref.finalize(self, os.close, self._file)
+        try:
+            self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=below_pool)
+        except MemoryError as error:
+            raise problem(
+                f"file tier in {spec.folder}",
+                got="the system rejected the mapping of the file",
+                expected=f"{size_bytes} bytes of addresses (ulimit -v)",
+                fix="raise the limit, or make the file smaller",
+            ) from error
+        self._file_rates = copy_bandwidth.of_file(spec.folder, self._file, size_bytes)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all are full."""
+        with torch.inference_mode(False):  # tensors in a tier are reused in later steps outside of inference mode
+            return self.pool.empty(shape, dtype, floor_bytes=0)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether a tensor's storage is in this tier."""
+        return self.pool.holds(tensor.untyped_storage().data_ptr())
+
+    def counters(self) -> Counters:
+        """Return the pool's counters."""
+        return self.pool.counters()
+
+    def mapping(self) -> tuple[int, int, int] | None:
+        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None without an open file."""
+        return None if self._file is None else (*self.pool.range, self._file)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes between use and budget, possibly fragmented; None without a budget."""
+        return self.pool.room_bytes
+
+    @property
+    def huge_pages(self) -> PageKind:
+        """Page sizes from /proc/self/smaps; an empty tier allocates a first block."""
+        if self._file is not None:
+            return "file"
+        room = self.room_bytes
+        probe = None
+        if self.counters().backed_bytes == 0 and (room is None or room >= HUGE_PAGE_BYTES):
+            probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)
+        start, size = self.pool.range
+        found = residence([(start, start + size)])
+        if probe is not None:
+            del probe
+            self.pool.trim()
+        return "hugetlb" if found.reserved_bytes else "transparent" if found.huge_bytes else "none"
+
+    @property
+    def copy_bytes_per_second(self) -> float:
+        """Copy rate from ordinary memory into this tier, measured once (`copy_rates`)."""
+        return copy_bandwidth.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
+
+    @property
+    def read_bytes_per_second(self) -> float:
+        """Copy rate into ordinary memory; `copy_bytes_per_second` if equally fast."""
+        return self.copy_bytes_per_second if self._file_rates is None else self._file_rates.read
+
+    def close(self) -> None:
+        """Stop serving; called by `Tiers.close`."""
+        self.pool.close()
+        if self._file is not None:
+            self._file = None
+            self._close_file()
+
+
+# Stack of tiers whose fastest tier serves operator outputs, the latest last.
+_serving: list["Tiers"] = []
+
+
+class Tiers(Sequence[Tier]):
+    """Tiers of this process, fastest first; tier i overflows into tier i + 1."""
+
+    def __init__(self, specs: Sequence[TierSpec]) -> None:
+        """Create the tiers, the last first, and measure copy rates if there are several.
+
+        Raises UserError for an unsuitable folder of a file, an invalid specification, or a budget without the C library.
+        """
+        _check(specs)
+        made: list[Tier] = []
+        for spec in reversed(specs):
+            made.append(Tier(spec, below=made[-1] if made else None))
+        self._tiers = tuple(reversed(made))
+        self._before: Pool | None = None
+        if len(specs) > 1:  # measure now, because later there may be no free memory
+            for tier in self._tiers:
+                _ = tier.copy_bytes_per_second
+        log.info("memory tiers, fastest first: %s", "; ".join(describe(spec) for spec in specs))
+
+    @overload
+    def __getitem__(self, index: int) -> Tier: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tier]: ...
+    def __getitem__(self, index: int | slice) -> Tier | Sequence[Tier]:
+        return self._tiers[index]
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    @property
+    def fast(self) -> Tier:
+        """Fastest tier."""
+        return self._tiers[0]
+
+    @property
+    def slow(self) -> Tier | None:
+        """Tier below the fastest, or None."""
+        return self._tiers[1] if len(self._tiers) > 1 else None
+
+    def tier_of(self, tensor: Tensor) -> Tier | None:
+        """Return the tier that holds a tensor; None for torch's own memory, or another pool."""
+        return next((tier for tier in self._tiers if tier.holds(tensor)), None)
+
+    def serve(self) -> None:
+        """Serve operator outputs from the fastest tier from now on."""
+        if self._before is None:
+            self._before = use_pool(self.fast.pool)
+            _serving.append(self)
+
+    def release(self) -> None:
+        """Restore the pool of operator outputs that was active before `serve`."""
+        if self._before is None:
+            return
+        place = _serving.index(self)
+        _serving.remove(self)
+        if place < len(_serving):  # other tiers were installed later: relink them to the pool before this one
+            _serving[place]._before = self._before
+        elif hot_pool() is self.fast.pool:
+            use_pool(self._before)
+        self._before = None
+
+    def close(self) -> None:
+        """Close the tiers and log the bytes still in use; the last tensor frees the memory."""
+        self.release()
+        for tier in self._tiers:
+            if used := tier.counters().used_bytes:
+                log.debug("memory tier %s: %d bytes are still in use", tier.spec.name, used)
+            tier.close()
+
+
+def _check(specs: Sequence[TierSpec]) -> None:
+    if not specs:
+        raise problem("memory tiers", got="none", expected="one or more", fix="list the tiers, fastest first")
+    for spec in specs:
+        is_file = spec.kind == "file"
+        if is_file and (spec.folder is None or (spec.budget_bytes or 0) < HUGE_PAGE_BYTES):
+            raise problem(
+                f"memory tier {spec.name}",
+                got=f"folder {spec.folder}, {spec.budget_bytes} bytes",
+                expected=f"a file tier with a folder and a size of {HUGE_PAGE_BYTES} bytes or more",
+                fix="set both, or remove the tier",
+            )
+        if not is_file and spec.budget_bytes is not None and spec.budget_bytes < 0:
+            raise problem(
+                f"budget of memory tier {spec.name}",
+                got=f"{spec.budget_bytes} bytes",
+                expected="0 bytes or more, or none",
+                fix="correct the budget",
+            )
+    if native.library() is None and (len(specs) > 1 or specs[0].budget_bytes is not None):
+        raise problem(
+            "memory tiers",
+            got=native.load().reason,
+            expected="the C library, which implements tiers and budgets",
+            fix="reinstall the package, or set no budget and no file tier",
+        )
+
+
+def _fits_reserved_pages(spec: TierSpec) -> bool:
+    """Return whether enough reserved huge pages are free on the tier's nodes for its budget."""
+    if spec.budget_bytes is None or spec.budget_bytes < HUGE_PAGE_BYTES:
+        return False
+    machine = discover()
+    pools = machine.huge_pages.pools
+    if spec.nodes:
+        pools = tuple(pool for node in machine.nodes if node.index in spec.nodes for pool in node.huge_page_pools)
+    free_bytes = sum(size * free for size, _, free in pools if size == HUGE_PAGE_BYTES)
+    if sum(reserved for _, reserved, _ in pools) and free_bytes < spec.budget_bytes:
+        log.info(
+            "memory tier %s: %d bytes of reserved huge pages are free, fewer than its %d; using transparent ones",
+            *(spec.name, free_bytes, spec.budget_bytes),
+        )
+    return free_bytes >= spec.budget_bytes

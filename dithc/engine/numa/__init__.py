@@ -1,0 +1,33 @@
+"""Memory use of this process, and the placement of its pages.
+
+Contents: `place` puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge
+pages. `residence` returns the location of pages. Further functions return resident memory, current and peak.
+
+Invariants: memory is a result of this project, because the peaks of training steps are compared between strategies. It
+is therefore read from the kernel inside the process; a launcher would measure only itself. All sizes are in bytes. A
+number that the kernel does not provide is None, never an estimate.
+
+Extending: `process_memory.py` parses the kernel's data about the process and its mappings. Allocation belongs to the package
+`memory`.
+"""
+
+from dithc.engine.numa.page_placement import Placement, place
+from dithc.engine.numa.process_memory import (
+    available_bytes,
+    peak_rss_bytes,
+    pss_bytes,
+    ranks_on_node,
+    reset_peak_rss,
+    residence,
+)
+
+__all__ = [
+    "Placement",
+    "available_bytes",
+    "peak_rss_bytes",
+    "place",
+    "pss_bytes",
+    "ranks_on_node",
+    "reset_peak_rss",
+    "residence",
+]

@@ -1,0 +1,308 @@
+"""Submission, status and cancellation of jobs for Snakemake's `cluster-generic` executor, on any system of `systems`.
+
+    dithc-job-submit SYSTEM [site options] JOBSCRIPT      prints the number of the job
+    dithc-job-status NUMBER                               prints running, success or failed
+    dithc-job-cancel NUMBER ...
+
+Snakemake sees one job per submission chain. The status command resubmits a job that requested it (`mark_again`), or that was
+preempted or lost with its node.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import time as now
+from time import time_ns
+from typing import Any
+
+from dithc.core.logging import UserError, escaping, problem
+from dithc.engine.scheduler.batch_systems import SYSTEMS, Request
+from dithc.engine.scheduler.job_records import JOBS, Record, load
+from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.status_query import job_of
+from dithc.engine.scheduler.subprocesses import ran
+
+AGAIN = 75  # exit status of a command that saved a checkpoint and requests a rerun (EX_TEMPFAIL of sysexits.h)
+DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
+CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # prefixes of variables that systems may not pass to jobs
+LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+LOST_SECONDS = 120.0  # a job unknown to its system for this time is lost
+MAX_FRUITLESS = 20
+MAX_REFUSED = 30
+
+SCRIPT = """#!/bin/bash
+# {what}
+cd {folder} || exit 1
+[ ! -e {log} ] || cat {log} >> {earlier}
+exec > {log} 2>&1
+rm -f {status} {again}
+export DITHC_AGAIN_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
+{carried}
+echo "=== $(date '+%F %T') on $(hostname)"
+trap : TERM INT USR1 USR2
+/bin/sh {job}
+code=$?
+[ $code = 0 ] || [ ! -e {again} ] || code={stopped}
+echo $code > {status}.new && mv {status}.new {status}
+exit $code
+"""
+
+
+def submit(words: Sequence[str], *, folder: Path) -> str:
+    """Submit the engine's job script and return the job's number.
+
+    `words` are the name of the system (default: DITHC_SYSTEM), options of its submit command, and the script.
+
+    Raises:
+        UserError: the system is unknown, the script requests no memory or time, or the system rejects it.
+    """
+    *options, script = words
+    name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
+    if name not in SYSTEMS:
+        raise problem(
+            "batch system",
+            got=name or "none",
+            expected=", ".join(SYSTEMS),
+            fix=f"name it first in `cluster-generic-submit-cmd` of the profile, or in {SYSTEM}",
+        )
+    asked = _properties(Path(script))
+    what, title = _what(asked)
+    driver = os.environ.get(DRIVER, "")
+    record = Record(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=what, driver=driver)
+    (folder / JOBS).mkdir(parents=True, exist_ok=True)
+    request = _request(asked, record, folder=folder, title=title, options=tuple(options))
+    record.path(folder, "job").write_bytes(Path(script).read_bytes())
+    request.script.write_text(_script(record, request, folder))
+    request.script.chmod(0o755)
+    record = replace(record, line=SYSTEMS[name].submit(request), submitted=now())
+    number, refusal = _hand_in(record)
+    if number is None:
+        raise problem(
+            f"{SYSTEMS[name].title} rejected the job {title}",
+            got=refusal,
+            expected="the number of a job",
+            fix=f"run the command by hand, and correct the profile: {shlex.join(record.line)}",
+        )
+    replace(record, id=number, current=number).save(folder)
+    return number
+
+
+def status(number: str, *, folder: Path) -> str:
+    """Return `running`, `success` or `failed`; resubmits the job if needed. UserError without a record of the job."""
+    record = load(folder, number)
+    if record is None:
+        raise problem(
+            f"job {number}",
+            got=f"no record in {folder / JOBS}",
+            expected=f"{number}.json, written when it was submitted",
+            fix="start the workflow again, and keep the records while it runs",
+        )
+    if record.answer:
+        return record.answer
+    record = replace(record, driver=os.environ.get(DRIVER, record.driver))
+    code, again = record.status(folder), record.again(folder)
+    if record.refused:
+        return _run_again(record, record.state, folder)
+    job = job_of(folder, record) if code != 0 else None
+    since = (record.missing_since or now()) if job is False else None
+    word = verdict(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
+    state = job.state if isinstance(job, Job) else "COMPLETED" if code == 0 else ""
+    if word == "again":
+        return _run_again(replace(record, missing_since=None), state, folder, reached=again)
+    if word in ("success", "failed"):
+        _settle(record, word, state, folder)
+    elif since != record.missing_since:
+        replace(record, missing_since=since).save(folder)
+    return word
+
+
+def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
+    """Return `running`, `success`, `failed`, or `again` to resubmit.
+
+    `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
+    `job_of`, and `missing` the seconds for which the job has been unknown to it.
+    """
+    if status == 0:
+        return "success"
+    if job is None or job is True:
+        return "running"
+    if job is False:
+        if status is not None or again:
+            return "again" if again else "failed"
+        return "again" if missing >= LOST_SECONDS else "running"
+    if job.active:
+        return "running"
+    if job.state == "CANCELLED":
+        return "failed"
+    if again or AGAIN in (status, job.status) or job.state in LOST:
+        return "again"
+    return "success" if job.state == "COMPLETED" and status is None else "failed"
+
+
+def cancel(numbers: Sequence[str], *, folder: Path) -> None:
+    """Cancel jobs without waiting, because the engine allows two seconds."""
+    by_system: dict[str, list[str]] = {}
+    for number in numbers:
+        record = load(folder, number)
+        if record is not None and not record.answer:
+            _settle(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
+            by_system.setdefault(record.system, []).append(record.current)
+    for system, ids in by_system.items():
+        _end(system, ids)
+
+
+def _settle(record: Record, answer: str, state: str, folder: Path) -> None:
+    replace(record, answer=answer, state=state, missing_since=None).save(folder)
+
+
+def _resubmit(record: Record, folder: Path) -> Record | None:
+    """Resubmit a job; None if the system rejects it."""
+    for mark in ("status", "again"):
+        record.path(folder, mark).unlink(missing_ok=True)
+    number, refusal = _hand_in(record)
+    if number is None:
+        _say(f"job {record.id} was not resubmitted: {refusal}")
+        return None
+    now_known = load(folder, record.id)
+    if now_known is not None and now_known.cancelled is not None:  # meanwhile
+        _end(record.system, [number])
+        return now_known
+    new = replace(record, current=number, refused=0, submitted=now(), answer="", state="")
+    new.save(folder)
+    return new
+
+
+def _run_again(record: Record, state: str, folder: Path, *, reached: str | None = None) -> str:
+    if not record.refused:
+        is_further = bool(reached) and reached != record.reached
+        fruitless = 0 if is_further else record.fruitless + 1
+        record = replace(record, fruitless=fruitless, reached=reached or record.reached)
+    if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REFUSED:
+        why = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
+        _say(f"job {record.id} ({record.key}) {why}: abandoned; log: {record.path(folder, 'log')}")
+        _settle(record, "failed", state, folder)
+        return "failed"
+    new = _resubmit(record, folder)
+    if new is None:
+        replace(record, refused=record.refused + 1, state=state).save(folder)
+        return "running"
+    why = "it stopped before its walltime" if reached is not None else f"it ended as {state or 'LOST'}"
+    _say(
+        f"job {record.id} ({record.key}) was resubmitted as {new.current}: {why}"
+        + (f", at {reached}" if reached else "")
+    )
+    return "failed" if new.answer else "running"
+
+
+def _hand_in(record: Record) -> tuple[str | None, str]:
+    """Return the number of a newly submitted job, or the reason of a refusal."""
+    done = ran(record.line)
+    number = SYSTEMS[record.system].number_in(done.stdout) if done.returncode == 0 else None
+    return number, (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+
+
+def _end(system: str, ids: Sequence[str]) -> None:
+    subprocess.Popen(
+        [*SYSTEMS[system].cancel, *ids],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _properties(script: Path) -> dict[str, Any]:
+    """Return the job properties that the engine wrote into the script."""
+    found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
+    if found is None:
+        raise problem(
+            f"job script {script}",
+            got="no line `# properties = {...}`",
+            expected="a job script of Snakemake",
+            fix="use Snakemake's own job script (no `jobscript:` in the profile)",
+        )
+    return dict(json.loads(found.group(1)))
+
+
+def _what(asked: dict[str, Any]) -> tuple[str, str]:
+    """Return rule and wildcards in the form of `Job.what`, and a name."""
+    if asked.get("type") == "group":
+        return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
+    wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())
+    return f"rule_{asked['rule']}" + (f"_wildcards_{wildcards}" if wildcards else ""), str(asked["rule"])
+
+
+def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str, options: tuple[str, ...]) -> Request:
+    resources = asked["resources"]
+    missing = [name for name in ("mem_mb", "runtime") if not isinstance(resources.get(name), int)]
+    if missing:
+        raise problem(
+            f"job {title}",
+            got=f"no {' and no '.join(missing)}",
+            expected="mem_mb and runtime, from its rule or from `default-resources` of the profile",
+            fix="add `default-resources: {mem_mb: 4000, runtime: 60}` to the profile",
+        )
+    return Request(
+        name=f"dithc-{title}",
+        script=record.path(folder, "sh"),
+        out=record.path(folder, "out"),
+        nodes=int(resources.get("nodes", 1)),
+        tasks=int(resources.get("tasks", 1)),
+        cpus=int(resources.get("cpus_per_task", asked["threads"])),
+        memory_mb=resources["mem_mb"],
+        minutes=resources["runtime"],
+        options=options,
+    )
+
+
+def _script(record: Record, request: Request, folder: Path) -> str:
+    carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
+    names = ("log", "earlier", "status", "again", "job")
+    paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
+    return SCRIPT.format(
+        what=record.what,
+        folder=shlex.quote(str(folder)),
+        seconds=60 * request.minutes,
+        carried="\n".join(f"export {key}={shlex.quote(value)}" for key, value in sorted(carried.items())),
+        stopped=AGAIN,
+        **paths,
+    )
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"dithc: {escaping.escaped(words, indent=2)}\n")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `submit`, `status` or `cancel` in the current folder, and return the exit status."""
+    is_help = words[1:2] in (["-h"], ["--help"])
+    verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
+    folder = Path.cwd()
+    try:
+        if verb == "submit":
+            sys.stdout.write(f"{submit(rest, folder=folder)}\n")
+        elif verb == "status":
+            sys.stdout.write(f"{status(rest[0], folder=folder)}\n")
+        elif verb == "cancel":
+            cancel(rest, folder=folder)
+        else:
+            _say("usage: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
+            return 0 if is_help else 2
+    except UserError as error:
+        _say(str(error))
+        return 2
+    return 0
+
+
+def _command(verb: str) -> Callable[[], int]:
+    """Return the entry point of `dithc-job-VERB`."""
+    return lambda: main([verb, *sys.argv[1:]])
+
+
+submit_main, status_main, cancel_main = map(_command, ("submit", "status", "cancel"))

@@ -1,0 +1,64 @@
+"""Queue of the generic executor, from its records and the batch system."""
+
+import os
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from time import time as now
+
+from dithc.engine.scheduler.cluster_generic import DRIVER, verdict
+from dithc.engine.scheduler.job_records import Record, load, records
+from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.status_query import jobs_of
+
+RECENT_SECONDS = 600.0
+
+
+class GenericQueue:
+    """Jobs submitted from a folder (default: the current one), each under the number of its first submission."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path.cwd()
+
+    def jobs(self, folder: Path) -> list[Job]:
+        """Return the jobs that were submitted from a folder: waiting, running, and recently ended."""
+        self.folder = folder.resolve()
+        recent = now() - RECENT_SECONDS
+        some = [one for one in records(self.folder) if not one.answer or _ended(one, self.folder) > recent]
+        return self._reported(some, [one for one in some if not one.answer])
+
+    def ended(self, ids: Collection[str]) -> list[Job]:
+        some = [one for number in ids if (one := load(self.folder, number)) is not None]
+        return self._reported(some, some)
+
+    def log(self, folder: Path, job: Job) -> Path | None:
+        record = load(folder, job.id)
+        path = record.path(folder, "log") if record is not None else None
+        return path if path is not None and path.exists() else None
+
+    def _reported(self, some: list[Record], queried: list[Record]) -> list[Job]:
+        replies = jobs_of(queried)
+        return [self._job(one, replies.get(one.current)) for one in some]
+
+    def _job(self, record: Record, reply: Job | bool | None) -> Job:
+        code, again = record.status(self.folder), record.again(self.folder)
+        missing = now() - max(record.submitted, record.missing_since or 0.0)
+        word = record.answer or verdict(status=code, again=again is not None, job=reply, missing=missing)
+        if isinstance(reply, Job):
+            found = reply
+        else:  # unknown to its system: not yet, or no longer
+            found = Job(id=record.id, state=record.state or ("PENDING" if word == "running" else "FAILED"))
+        state = found.state
+        if word == "success":
+            state = "COMPLETED"
+        elif word == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
+            state = "REQUEUED"
+        status = code if code is not None else found.status
+        return replace(found, id=record.id, name=record.driver, what=record.what, state=state, status=status)
+
+
+def _ended(record: Record, folder: Path) -> float:
+    try:
+        return record.path(folder, "status").stat().st_mtime
+    except OSError:
+        return record.cancelled or record.submitted

@@ -1,0 +1,13 @@
+"""Queues by scheduler."""
+
+from typing import TypeAlias
+
+from dithc.engine.scheduler.generic_queue import GenericQueue
+from dithc.engine.scheduler.slurm import SlurmQueue
+
+Queue: TypeAlias = SlurmQueue | GenericQueue
+
+
+def queue_of(scheduler: str) -> Queue | None:
+    """Return the queue of a scheduler (`machine.scheduler`); None for `none`."""
+    return {"slurm": SlurmQueue, "generic": GenericQueue}[scheduler]() if scheduler != "none" else None

@@ -1,0 +1,161 @@
+"""Properties and limits of a Slurm cluster: partitions, nodes, accounting, MPI plugins."""
+
+import re
+import shutil
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from dithc.engine.scheduler.subprocesses import said
+
+MINUTES_A_DAY = 1440
+SLURMD_PORT = 6818  # the default of Slurm
+AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Equal nodes of a partition; `cpus` and `memory_mb` are allocatable, `is_up` if any node accepts jobs."""
+
+    names: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    sockets: int
+    is_up: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A Slurm partition with its limits per job (memory on a node), and groups of equal nodes, the largest first."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    max_minutes: int | None
+    max_nodes: int | None
+    max_memory_mb: int | None
+    kinds: tuple[Nodes, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A Slurm cluster: its visible partitions, the time that a finished job stays in the queue, `srun --mpi=` interfaces."""
+
+    version: str
+    partitions: tuple[Partition, ...]
+    accounting: bool
+    min_job_age_seconds: int
+    mpi: tuple[str, ...]
+    job_requeue: bool
+
+    def partition(self, name: str | None) -> Partition | None:
+        """Return a partition by name; by default the default partition, else the first that is up."""
+        if name is not None:
+            return next((one for one in self.partitions if one.name == name), None)
+        up = [one for one in self.partitions if one.is_up and one.kinds]
+        return next((one for one in up if one.is_default), up[0] if up else None)
+
+
+def probe_site() -> Site | None:
+    """Query Slurm; None if it is missing or does not reply."""
+    if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
+        return None
+    config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
+    nodes = said(["scontrol", "show", "node", "-o"])
+    if config is None or partitions is None or nodes is None:
+        return None
+    kept = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
+    mpi, accounting = said(["srun", "--mpi=list"]) or "", kept and accounting_replies()
+    return read_site(config, partitions, nodes, mpi=mpi, accounting=accounting)
+
+
+def accounting_replies() -> bool:
+    return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
+
+
+def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
+    """Parse a site from the output of `scontrol show config`, `... partition -o`, `... node -o` and `srun --mpi=list`."""
+    age = re.match(r"\d+", value(config, "MinJobAge"))
+    return Site(
+        version=value(config, "SLURM_VERSION"),
+        partitions=tuple(_partition(line, nodes) for line in partitions.splitlines() if "PartitionName=" in line),
+        accounting=accounting,
+        min_job_age_seconds=int(age.group()) if age else 0,
+        mpi=tuple(dict.fromkeys(re.findall(r"\b(pmi2|pmix(?:_v\d+)?|cray_shasta|none)\b", mpi))),
+        job_requeue=value(config, "JobRequeue") != "0",
+    )
+
+
+def nodes_of(job_id: str) -> list[str]:
+    """Return the names of a job's nodes in Slurm's order; empty without nodes or a reply."""
+    nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
+    return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
+
+
+def lost(nodes: Collection[str]) -> list[str]:
+    """Return the nodes that are down or do not reply. Slurm itself reports them only after minutes."""
+    return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
+
+
+def _answers(shown: str) -> bool:
+    """Return whether a node is up, by Slurm's state and a connection to its daemon; True without a state."""
+    state, address = value(shown, "State"), value(shown, "NodeAddr")
+    if not state or not address:
+        return True
+    if any(word in state.upper() for word in AWAY):
+        return False
+    port = value(shown, "Port") or value(said(["scontrol", "show", "config"]) or "", "SlurmdPort")
+    try:
+        socket.create_connection((address, int(port) if port.isdigit() else SLURMD_PORT), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def value(text: str, key: str) -> str:
+    """Return the value of `key=value` or `key = value`, or an empty string."""
+    found = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
+    return found.group(1) if found else ""
+
+
+def minutes_of(text: str) -> int | None:
+    """Convert Slurm's `days-hours:minutes:seconds` to minutes; None for no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    return days * MINUTES_A_DAY + 60 * hours + minutes
+
+
+def _partition(line: str, nodes: str) -> Partition:
+    name = value(line, "PartitionName")
+    limit = value(line, "MaxMemPerNode")
+    most = value(line, "MaxNodes")
+    return Partition(
+        name=name,
+        is_default=value(line, "Default") == "YES",
+        is_up=value(line, "State") == "UP",
+        max_minutes=minutes_of(value(line, "MaxTime")),
+        max_nodes=int(most) if most.isdigit() else None,
+        max_memory_mb=int(limit) if limit.isdigit() else None,
+        kinds=_kinds(name, nodes),
+    )
+
+
+def _kinds(partition: str, nodes: str) -> tuple[Nodes, ...]:
+    """Return groups of equal nodes, the largest first; nodes that accept jobs are first in a group."""
+    found: dict[tuple[int, ...], list[tuple[bool, str]]] = {}
+    for line in nodes.splitlines():
+        if partition in value(line, "Partitions").split(","):
+            usable = value(line, "CPUEfctv") or value(line, "CPUTot")
+            sizes = (usable, value(line, "RealMemory"), value(line, "Sockets"))
+            state = value(line, "State").upper()
+            is_away = any(word in state for word in (*AWAY, "DRAIN", "UNKNOWN"))
+            size = tuple(int(text) if text.isdigit() else 1 for text in sizes)
+            found.setdefault(size, []).append((is_away, value(line, "NodeName")))
+    kinds = []
+    for (cpus, memory, sockets), members in sorted(found.items(), key=lambda item: -len(item[1])):
+        names = tuple(name for _, name in sorted(members, key=lambda member: member[0]))
+        is_up = not all(is_away for is_away, _ in members)
+        kinds.append(Nodes(names=names, cpus=cpus, memory_mb=memory, sockets=sockets, is_up=is_up))
+    return tuple(kinds)

@@ -1,0 +1,68 @@
+"""Batched job queries to batch systems, with replies cached for a few seconds."""
+
+import json
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from time import time as now
+from typing import Literal
+
+from dithc.engine.scheduler.batch_systems import SYSTEMS
+from dithc.engine.scheduler.job_records import JOBS, Record, records, write
+from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.subprocesses import ran
+
+FRESH_SECONDS = 5.0
+REPLIES = JOBS / "answers"
+
+Replies = dict[str, Job | Literal[False]]
+"""Jobs by number, False for a job that its system does not have. A number without a reply is absent."""
+
+
+def job_of(folder: Path, record: Record) -> Job | Literal[False] | None:
+    """Return a job as its system reports it; False if unknown there, None without a reply.
+
+    One command queries all unsettled jobs of the driver, and its reply is reused for `FRESH_SECONDS`.
+    """
+    replies = _cached(folder)
+    if record.current not in replies:
+        own = [one for one in records(folder) if not one.answer and one.driver == record.driver]
+        replies = jobs_of([record, *own])
+        jobs = {number: asdict(job) if job else None for number, job in replies.items()}
+        write(folder / REPLIES, json.dumps({"time": now(), "jobs": jobs}))
+    return replies.get(record.current)
+
+
+def jobs_of(some: Iterable[Record]) -> Replies:
+    """Return the replies for the newest submissions of jobs."""
+    numbers: dict[str, list[str]] = {}
+    for record in some:
+        numbers.setdefault(record.system, []).append(record.current)
+    return {number: job for system, ids in numbers.items() for number, job in _ask(system, ids).items()}
+
+
+def _ask(system: str, ids: Collection[str]) -> Replies:
+    found: Replies = {}
+    for index, query in enumerate(SYSTEMS[system].asks):
+        left = [job for job in ids if job not in found]
+        line = query.line(left)
+        if not left or (index and shutil.which(line[0]) is None):
+            break
+        done = ran(line)
+        # PBS prints the server name after a job number in several forms.
+        shown = {job.id.partition(".")[0]: job for job in query.read(done.stdout)}
+        found |= {job: shown[stem] for job in left if (stem := job.partition(".")[0]) in shown}
+        if done.returncode != 0 and not any(text in done.stderr for text in SYSTEMS[system].unknown):
+            return found
+    return {**dict.fromkeys(ids, False), **found}
+
+
+def _cached(folder: Path) -> Replies:
+    try:
+        content = json.loads((folder / REPLIES).read_text())
+        if 0 <= now() - content["time"] < FRESH_SECONDS:
+            return {number: Job(**values) if values else False for number, values in content["jobs"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return {}

@@ -1,0 +1,28 @@
+"""Scheduler commands with a timeout. A missing or failing command raises no exception."""
+
+import subprocess
+from collections.abc import Sequence
+
+from dithc.core.logging import logger
+
+LIMIT_SECONDS = 30.0
+NOT_RUN = -1  # status of a command that is missing or timed out
+log = logger(__name__)
+
+
+def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.CompletedProcess(line, NOT_RUN, "", str(error))
+    if done.returncode != 0:
+        log.debug("%s: status %d: %s", " ".join(line), done.returncode, done.stderr.strip())
+    return done
+
+
+def said(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
+    """Return the output of a command; None if it is missing, fails or times out."""
+    done = ran(line, limit_seconds=limit_seconds)
+    return done.stdout if done.returncode == 0 else None

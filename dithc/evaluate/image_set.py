@@ -1,0 +1,49 @@
+"""A set of images that are read by number, and its distribution over ranks.
+
+Legend: n images of all, C bands, H, W image.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.engine.comm import Group
+from dithc.evaluate.memorization import Rows
+from dithc.evaluate.shards import Clipped
+
+NONE: Rows = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """Images of one type in a fixed order.
+
+    Attributes:
+        total: number of images.
+        set_hash: hash of all settings that determine the images; another hash makes features stale.
+        stretch: name or hash of the fixed display stretch to uint8; sets with different stretches are not compared.
+        read: function from numbers to uint8 RGB images (n, 3, H, W) for a network, and the counts of clipped pixels.
+        ids: identity of each image: the name of a real tile, or the seed number of a generated image.
+        not_learnt: ascending numbers of held-out images.
+    """
+
+    total: int
+    set_hash: str
+    stretch: str = ""
+    read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
+    ids: Sequence[Any] = ()
+    not_learnt: Rows = field(default_factory=lambda: NONE)
+
+
+def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:
+    """Yield the parts of at most `batch` rows of this rank: consecutive parts, balanced to within one part.
+
+    Parts begin at the same rows for any number of ranks. The parts of all ranks, in order of rank, are all rows.
+    """
+    count = -(-len(rows) // batch)
+    first, last = (count * rank // group.size for rank in (group.rank, group.rank + 1))
+    for part in range(first, last):
+        yield rows[part * batch : (part + 1) * batch]

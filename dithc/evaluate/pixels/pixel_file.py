@@ -1,0 +1,82 @@
+"""Pixel statistics of a set of images, in one file next to its features.
+
+Legend: C bands, L classes, V stored values, I indices, R rings.
+"""
+
+import json
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.core.artifacts import Manifest, outputs, replacing
+from dithc.core.logging import problem
+from dithc.evaluate.statistics import FloatArray
+
+FILE = "pixels.npz"
+BINS = 2000  # bins of an index from -1 to 1
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Pixel statistics of a set of images; physical = stored * scale + offset, by band (C,)."""
+
+    bands: tuple[str, ...]  # band names (C)
+    units: str  # units of physical values
+    scale: FloatArray
+    offset: FloatArray
+    first: int  # stored number of the first column of `counts`
+    counts: Counts  # pixels by stored number (C, V)
+    classes: Counts  # ascending labels (L,)
+    class_pixels: Counts  # pixels of each class (L,)
+    class_sums: Counts  # sums of stored numbers (L, C)
+    products: FloatArray  # sums of products of stored numbers of two bands (C, C)
+    index_names: tuple[str, ...]  # indices (I) with all bands present
+    indices: Counts  # pixels by bin of [-1, 1] (I, BINS)
+    undefined: Counts  # pixels with an undefined index (I,)
+    power: FloatArray  # mean radial power of bands (C, R), squared physical units
+    spectra: int  # number of images in `power`
+
+
+def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
+    """Write the statistics with the identity of their images."""
+    arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
+    outputs.OutputFolder(path.parent).plan([path])
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, identity=np.array(json.dumps(identity, sort_keys=True)), **arrays)
+
+
+def is_of(path: Path, identity: dict[str, Any]) -> bool:
+    """Test whether a readable file of these images exists."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return bool(
+                json.loads(str(file["identity"])) == identity and all(len(file[name].shape) >= 0 for name in file)
+            )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
+
+
+def read(folder: Path) -> Pixels:
+    """Return the pixel statistics in a folder of features."""
+    path = Manifest.whole(folder / FILE)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {one.name: file[one.name] for one in fields(Pixels)}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise problem(
+            f"pixels of {folder} cannot be compared",
+            got=str(error) or type(error).__name__,
+            expected=f"{FILE} of `dithc features --pixels`",
+            fix="rerun the features stage with --pixels",
+        ) from error
+    texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
+    scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {
+        name: int(found.pop(name)) for name in ("first", "spectra")
+    }
+    everything: dict[str, Any] = found | texts | scalars
+    return Pixels(**everything)

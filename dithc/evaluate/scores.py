@@ -1,0 +1,212 @@
+"""The FID stage: scores of two sets of features, with the facts that qualify them."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import logger, problem
+from dithc.evaluate.distances import Floor, few_images, fid, fid_interval, floor, floor_at, kid, neighbours
+from dithc.evaluate.memorization import Blocks, copied_share, evenly, take
+from dithc.evaluate.pixels import multispectral, pixel_file
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, read_turned
+from dithc.evaluate.statistics import Origin, Statistics
+
+log = logger(__name__)
+
+COPIES = ("copies", "copies_held_out", "copies_n")
+OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
+NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
+LEAST_OF_FLOOR = 4  # images; each half needs a covariance
+PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
+OF_NEIGHBOURS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
+OF_PIXELS = {
+    "bands": multispectral.of_bands,
+    "indices": multispectral.of_indices,
+    "spectra": multispectral.of_spectra,
+}
+CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate file
+
+
+class Side(NamedTuple):
+    """A folder of features and its content."""
+
+    folder: Path
+    statistics: Statistics
+    blocks: Blocks
+    clipped: float | None
+
+    @property
+    def n(self) -> int:
+        return self.statistics.n
+
+    @property
+    def origin(self) -> Origin:
+        return self.statistics.origin
+
+
+def compare(
+    path_to_real: Path,
+    path_to_generated: Path,
+    *,
+    seed: int = 0,
+    is_train: NDArray[np.bool_] | None = None,
+    metrics: Collection[str] = (),
+    triplets: Sequence[str] = (),
+) -> dict[str, object]:
+    """Compute the distance of generated images from real ones.
+
+    Args:
+        path_to_real, path_to_generated: Folders of `extract`.
+        seed: Seed of the halves of the floor and the subsets of KID.
+        is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
+        metrics: Optional metrics: interval, and the keys of `OF_NEIGHBOURS` and `OF_PIXELS`.
+        triplets: Folders below both, with features of other bands, compared separately.
+
+    Returns:
+        Values for a manifest. kid has a 95% interval, floor the n of its halves, and floor_at_n is the floor at the n of
+        the score. `copies` is the share of generated images that copy training tiles in any orientation, copies_held_out
+        the same for other real tiles, copies_n the sample size. kid_pulls (the pull of each image on KID) and `curves`
+        belong in separate files. Values without inputs are None.
+
+    Raises:
+        UserError: A set is missing, incomplete or damaged, or the extractors differ.
+    """
+    real, generated = _read(path_to_real), _read(path_to_generated)
+    score = fid(real.statistics, generated.statistics)
+    kernel = kid(real.blocks, generated.blocks, seed=seed)
+    ground = floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
+    copies: dict[str, object] = dict.fromkeys(COPIES)
+    warnings = _warnings(real, generated)
+    if is_train is not None and is_train.sum() >= 2:
+        copies |= _copies(real, generated, is_train=is_train)
+        warnings += [NOT_TURNED] if copies["copies"] is None else []
+    more = _optional(real, generated, metrics=metrics, fid=score)
+    if triplets:
+        more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
+    origin, known = real.origin, real.statistics.num_features
+    log.info(_sentence(score, real.statistics, generated.statistics, ground))
+    return {
+        "fid": score,
+        "kid": kernel.value,
+        "kid_interval": kernel.interval,
+        "kid_pulls": kernel.pulls,
+        "floor": ground.fid if ground else None,
+        "floor_n": [ground.n_first, ground.n_second] if ground else None,
+        "floor_at_n": floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known) if ground else None,
+        "clipped_real": real.clipped,
+        "clipped_generated": generated.clipped,
+        "n_real": real.n,
+        "n_generated": generated.n,
+        "num_features": known,
+        "extractor": origin.extractor,
+        "kind": origin.kind,
+        "sha256": origin.sha256,
+        "resize": origin.resize,
+        "stretch": origin.stretch or generated.origin.stretch,
+        "comparable": origin.comparable,
+        "note": origin.note,
+        "set_hash_real": origin.set_hash,
+        "set_hash_generated": generated.origin.set_hash,
+        "seed": seed,
+        "warnings": warnings,
+        **copies,
+        **more,
+    }
+
+
+def _optional(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
+    """Return the values of `metrics`, and `curves`."""
+    numbers: dict[str, Any] = {}
+    if "interval" in metrics:
+        numbers["fid_interval"] = fid_interval(
+            fid, real.statistics, real.blocks, generated.statistics, generated.blocks
+        )
+    if any(name in metrics for name in OF_NEIGHBOURS):
+        shares = neighbours(real.blocks, generated.blocks)
+        wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
+        numbers |= {name: getattr(shares, name) for name in wanted}
+    if any(name in metrics for name in OF_PIXELS):
+        pixels = [pixel_file.read(side.folder) for side in (real, generated)]
+        found = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(one) for name, one in found.items()}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
+    return numbers
+
+
+def _without_curves(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_curves(part) for name, part in value.items() if name not in CURVES}
+
+
+def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
+    """Return the scores of three bands, without the numbers of the complete set."""
+    numbers = compare(real, generated, seed=seed)
+    return {name: numbers[name] for name in OF_TRIPLET}
+
+
+def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
+    """Return the shares of copies and their sample sizes; empty if features of turned images are missing."""
+    if len(is_train) != real.n:
+        raise problem(
+            "the real features belong to other tiles",
+            got=f"features of {real.n} tiles",
+            expected=f"features of the {len(is_train)} tiles of the split",
+            fix="rerun the features stage",
+        )
+    queries = [(generated, evenly(np.arange(generated.n)))]
+    if not all(is_train):
+        queries.append((real, evenly(np.flatnonzero(~is_train))))
+    shares = []
+    for one, rows in queries:
+        turned = read_turned(one.folder, origin=one.origin, rows=rows)
+        if turned is None:
+            return {}
+        shares.append(copied_share([take(one.blocks, rows), *turned], real.blocks, is_train))
+    share, chance = (*shares, None)[:2]
+    return dict(zip(COPIES, (share, chance, [len(rows) for _, rows in queries]), strict=True))
+
+
+def _read(path: Path) -> Side:
+    """Read the statistics and the verified features of a folder."""
+    plan = read_plan(path)
+    statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
+    if statistics.origin != plan.origin or statistics.n != plan.total:
+        raise problem(
+            f"{path / STATISTICS_FILE} does not belong to the features in its folder",
+            got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
+            expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
+            fix="rerun the features stage",
+        )
+    return Side(path, statistics, blocks(plan), clipped_share(plan))
+
+
+def _warnings(real: Side, generated: Side) -> list[str]:
+    """Return the limits of the score that must be stated with it."""
+    texts = few_images(real.statistics, generated.statistics)
+    if not real.origin.comparable:
+        texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
+    elif min(real.n, generated.n) < PUBLISHED_N:
+        texts.append(f"fewer than {PUBLISHED_N} images in a set: the score is higher than at that n")
+    if real.origin.set_hash and real.origin.set_hash == generated.origin.set_hash:
+        texts.append("real and generated images are the same set")
+    if not (real.origin.stretch and generated.origin.stretch):
+        texts.append("the display stretch is not recorded for both sets: check that it was the same")
+    if real.n < LEAST_OF_FLOOR:
+        texts.append(
+            f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"
+        )
+    return texts
+
+
+def _sentence(score: float, real: Statistics, generated: Statistics, ground: Floor | None) -> str:
+    base = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
+    origin = real.origin
+    return (
+        f"FID {score:.6g}: {real.n} real, {generated.n} generated, {base}; {origin.kind} sha256 {origin.sha256[:12]}, "
+        f"resize {origin.resize}"
+    )

@@ -1,0 +1,179 @@
+"""Autoencoders of diffusers, read from local files only. No other module imports diffusers.
+
+Legend: N batch, C bands, H, W tile; Z latent channels, h, w latent (H, W divided by the factor).
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import problem
+from dithc.core.tensor_files import read_external
+from dithc.core.weights import DIFFUSERS_FILE, files_of
+
+CONFIG_FILE = "config.json"
+PIXELS_AT_ONCE = 1 << 20
+DISTRIBUTION = "latent_dist"
+# Image autoencoder classes, with the attribute of the `encode` result that holds the posterior or the latents.
+CLASSES = {
+    "AutoencoderKL": DISTRIBUTION,
+    "AsymmetricAutoencoderKL": DISTRIBUTION,
+    "AutoencoderKLFlux2": DISTRIBUTION,
+    "AutoencoderKLHunyuanImage": DISTRIBUTION,
+    "AutoencoderTiny": "latents",
+    "AutoencoderDC": "latent",
+    "VQModel": "latents",
+}
+PLAIN = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these classes is a convolution and the decoder
+Numbers = list[float]
+
+
+class Normalisation(NamedTuple):
+    """Shift subtracted from latents, then their factor: a number, or one per channel; None if unknown."""
+
+    shift: Numbers
+    scale: Numbers | None
+
+
+@cache
+def _room() -> Any:
+    """Return the autoencoder module of diffusers, imported on first use (seconds) in offline mode."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    import diffusers.models.autoencoders as room
+    from diffusers.utils.logging import set_verbosity_error
+
+    set_verbosity_error()
+    return room
+
+
+class DiffusersNetwork:
+    """Autoencoder of diffusers that returns the moments of its posterior instead of samples.
+
+    Attributes:
+        net: Module of diffusers.
+        has_logvar: Whether it has a posterior rather than plain latents.
+    """
+
+    def __init__(self, net: Any, *, memory_format: torch.memory_format) -> None:
+        self.net, self._memory_format = net.to(memory_format=memory_format), memory_format
+        self._given = CLASSES[type(net).__name__]
+        self.has_logvar = self._given == DISTRIBUTION
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        fix: str,
+        classes: tuple[str, ...] = tuple(CLASSES),
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Self:
+        """Read a folder in the diffusers layout; `classes` are the accepted members of `CLASSES`.
+
+        `memory_format` is the memory order of weights and images, which affects rounding. Raises UserError with `fix`
+        if a file is missing, damaged or of another network.
+        """
+        kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
+        wanted = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
+        try:
+            files_of_network(folder)
+        except (OSError, ValueError) as error:
+            what = f"autoencoder folder {folder} is incomplete"
+            raise problem(what, got=error, expected=wanted, fix=fix) from error
+        state = dict(read_external(folder)[0])
+        try:
+            settings = parse(plain(folder / CONFIG_FILE).read_text())
+            kind = settings.get("_class_name")
+            if kind not in classes:
+                raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
+            if not hasattr(_room(), kind):
+                raise ValueError(f"the installed version of diffusers has no {kind}")
+            net = getattr(_room(), kind).from_config(settings)
+            net._fix_state_dict_keys_on_load(state)  # attention names before diffusers 0.12
+            known = net.state_dict().keys()
+            if wrong := sorted(known ^ state.keys()):
+                raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
+            net.load_state_dict(state)
+        except Exception as error:  # diffusers raises a dozen types for wrong settings
+            got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
+            raise problem(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
+        return cls(net.eval().requires_grad_(False), memory_format=memory_format)
+
+    @property
+    def bands(self) -> int:
+        """Bands of an image."""
+        return int(self.net.config.in_channels)
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of a latent."""
+        return int(self.net.config.latent_channels)
+
+    @property
+    def factor(self) -> int:
+        """Side of a tile over side of its latent, for an AutoencoderKL."""
+        return int(2 ** (len(self.net.config.block_out_channels) - 1))
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """Normalization of latents in the diffusers pipelines of this network.
+
+        The batch norm of FLUX.2 has running statistics of latent patches, which determine the statistics of each
+        channel.
+        """
+        said = self.net.config
+        if said.get("batch_norm_eps") is not None:
+            means, variances = (
+                values.double().view(self.latent_channels, -1)  # (Z, p^2)
+                for values in (self.net.bn.running_mean, self.net.bn.running_var)
+            )
+            mean = means.mean(dim=1)  # (Z)
+            variance = variances.mean(dim=1) + means.var(dim=1, correction=0)
+            return Normalisation(mean.tolist(), (variance + said.batch_norm_eps).rsqrt().tolist())
+        scale, mean, std = (said.get(name) for name in ("scaling_factor", "latents_mean", "latents_std"))
+        scales = None if scale is None else [float(scale)]
+        if std is not None:
+            scales = [(scale or 1.0) / float(value) for value in std]
+        shift = [said.get("shift_factor") or 0.0] if mean is None else mean
+        return Normalisation([float(value) for value in shift], scales)
+
+    def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return mean and log-variance, or latents and None, of float32 x (N, C, H, W) in [-1, 1].
+
+        They are float32 (N, Z, h, w), not scaled. The log-variance is clamped to [-30, 20] as in diffusers.
+        """
+        given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._given)
+        return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
+        out: torch.Tensor = self.net.decode(z.contiguous(memory_format=self._memory_format)).sample  # (N, C, H, W)
+        return out.float()
+
+    @property
+    def decoder_parts(self) -> tuple[torch.nn.Module, ...]:
+        """Modules called by `decode`, if it has no other operations."""
+        if type(self.net).__name__ not in PLAIN:
+            return ()
+        return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
+
+    def images_at_once(self, side: int) -> int:
+        """Return the number of images of this side per pass."""
+        return images_at_once(side)
+
+
+def files_of_network(folder: Path) -> list[Path]:
+    """Return settings and weights in a diffusers folder; OSError for missing files, ValueError for an invalid index."""
+    if not folder.is_dir():
+        raise FileNotFoundError("no such folder")
+    return [plain(folder / CONFIG_FILE), *files_of(folder)]
+
+
+def images_at_once(side: int) -> int:
+    """Return the number of images of this side per pass that keeps activations within a few GiB."""
+    return max(1, PIXELS_AT_ONCE // side**2)

@@ -1,0 +1,272 @@
+"""External autoencoders of any latent depth and range, applied to all bands even if the network has three.
+
+Opening a codec tests it on noise. Encoding a dataset first checks it on real tiles. Latents are stored
+normalized, (z - shift) scale by channel, so that fp16 can represent them and the diffusion model uses them unchanged.
+
+Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dithc.config import codecs
+from dithc.core.logging import UserError, logger, problem
+from dithc.core.weights import digest_of_files
+from dithc.data import Tiles
+from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork, Normalisation, files_of_network, images_at_once
+from dithc.latents.codecs.torchscript import ScriptedNetwork, cause, files_of
+
+PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
+SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
+LOOKED_AT = 16  # number of tiles
+LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
+LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
+log = logger(__name__)
+
+
+class Network(Protocol):
+    """Interface of a codec's network: of diffusers, of a program, or of an installed package."""
+
+    @property
+    def bands(self) -> int | None:
+        """Number of input bands (b); None for any number."""
+
+    @property
+    def has_logvar(self) -> bool:
+        """True if encoding returns a log-variance."""
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return mean and log-variance, float32 (n, Z, h, w), of tiles (n, b, H, W) in [-1, 1]."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Decode latents (n, Z, h, w) to float32 tiles (n, b, H, W)."""
+
+
+class ForeignCodec(Codec):
+    """Autoencoder of another program; stored latents are normalized, so `scale` is 1.
+
+    `bands` are the C names of its input. `shift` and `scales` are one number, one per channel of the network, or one
+    per channel of the latents (G Z).
+    """
+
+    scale = 1.0
+
+    def __init__(
+        self,
+        net: Network,
+        settings: codecs.Foreign,
+        info: dict[str, Any],
+        *,
+        id: str,
+        bands: tuple[str, ...],
+        shift: list[float],
+        scales: list[float],
+    ) -> None:
+        super().__init__(info)
+        self.net, self.id, self.bands, self.has_logvar = net, id, bands, net.has_logvar
+        self.factor, self.latent_channels = settings.factor, settings.channels(len(bands))
+        groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
+        self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
+        self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
+        self._shift, self._scales = self._column(shift), self._column(scales)  # (G Z, 1, 1) each
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return normalized mean and log-variance, float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
+        check_bands(x, self.in_bands)
+        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
+        given = [self.net.encode(part) for part in torch.split(seen, images_at_once(x.shape[-1]))]
+        means, logvars = zip(*given, strict=True)
+        mean = (self._stacked(means) - self._shift) * self._scales
+        return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor) -> Tensor:
+        z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
+        z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.factor))])
+        images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
+        total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
+        return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
+
+    @property
+    def decoder_parts(self) -> tuple[nn.Module, ...]:
+        return self.net.decoder_parts if isinstance(self.net, DiffusersNetwork) else ()
+
+    def look_at(self, tiles: Tiles) -> None:
+        """Raise UserError if latents of a few tiles exceed fp16; warn if they are far from mean 0 and deviation 1."""
+        every = tiles.rows("train") if len(tiles.rows("train")) else tiles.rows("all")
+        count = min(len(every), LOOKED_AT)
+        mean, logvar = self.encode(self.input(tiles, every[np.arange(count) * len(every) // count]))
+        largest = float(mean.abs().max())
+        middle, variance = mean.double().mean(dim=(0, 2, 3)), mean.double().var(dim=(0, 2, 3), correction=0)  # (G Z)
+        if logvar is not None:
+            largest = largest + 0.0 * float(logvar.sum())  # propagates NaN and infinity of the log-variance
+            variance += logvar.double().exp().mean(dim=(0, 2, 3))
+        scales = self._scales.double().flatten()
+        shift, wanted = (
+            self._shift.double().flatten() + middle / scales,
+            scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
+        )
+        suits = "check that `bands` match the network"
+        fix = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
+        if not largest < LARGEST_FP16:
+            raise problem(
+                f"latents of codec {self.id} cannot be stored",
+                got=f"a largest magnitude of {largest} among {count} tiles",
+                expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
+                fix=fix if math.isfinite(largest) else f"check the codec's weights, or {suits}",
+            )
+        off, spread = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
+        if off > LARGEST_MEAN or not LEAST_STD <= spread <= LARGEST_STD:
+            log.warning(
+                f"latents of codec {self.id} are far from mean 0 and standard deviation 1, as diffusion assumes: mean "
+                f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {fix}"
+            )
+
+    def _column(self, values: list[float]) -> Tensor:
+        """Reshape one number, or numbers per channel of the network or the latents, to (G Z, 1, 1)."""
+        channels = self.latent_channels // len(self._groups)
+        if len(values) not in (1, channels, self.latent_channels):
+            raise problem(
+                f"normalization of codec {self.id} does not match its latents",
+                got=f"{len(values)} numbers",
+                expected=f"1, or one per channel ({channels})",
+                fix="set the codec's `shift` and `scale`",
+            )
+        return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
+
+    def _stacked(self, parts: tuple[Tensor, ...]) -> Tensor:
+        given = torch.cat(parts)  # (N G, Z, h, w)
+        return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
+
+
+class ForeignPictures(Pictures, ForeignCodec):
+    """External autoencoder applied to the three display bands."""
+
+
+def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
+    """Return a `diffusers`, `torchscript` or installed codec after a trial; `info` is the content of dataset.json.
+
+    Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
+    configuration.
+    """
+    known = list(info["bands"])
+    try:
+        settings.check_bands(known, "codec")
+    except ValueError as error:
+        raise problem(
+            f"bands of codec {settings.named} are not in the dataset",
+            got=error,
+            expected=f"groups of {', '.join(known)}",
+            fix="change the codec's `bands`, or use another codec",
+        ) from error
+    bands = tuple(info["display"]["bands"] if settings.sees_display else known)
+    net: Network
+    normalisation = Normalisation([0.0], None)
+    if isinstance(settings, codecs.InstalledCodec):
+        files, net = settings.files, settings.called(settings.network)
+    elif isinstance(settings, codecs.Diffusers):
+        path = Path(settings.path)
+        fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
+        net = autoencoder = DiffusersNetwork.load(path, fix=fix)
+        files, normalisation = files_of_network(path), autoencoder.normalisation
+    else:
+        assert isinstance(settings, codecs.Torchscript)
+        files, net = files_of(Path(settings.path)), ScriptedNetwork(settings)
+    seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
+    _try(net, settings, seen=seen, side=int(info["size"]))
+    decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
+    if isinstance(settings, codecs.InstalledCodec):
+        decides |= {"extension": settings.extension}
+    kind = f"{settings.kind}-display" if settings.sees_display else settings.kind
+    return (ForeignPictures if settings.sees_display else ForeignCodec)(
+        net,
+        settings,
+        info,
+        id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
+        bands=bands,
+        shift=_numbers(settings.shift, normalisation.shift, named=settings.named),
+        scales=_numbers(settings.scale, normalisation.scale, named=settings.named),
+    )
+
+
+def _numbers(given: float | list[float] | None, known: list[float] | None, *, named: str) -> list[float]:
+    """Return the numbers of the configuration, or else of the network."""
+    if given is not None:
+        return given if isinstance(given, list) else [given]
+    if known is None:
+        raise problem(
+            f"scale of the latents of autoencoder {named} is unknown",
+            got="a config.json without scaling_factor and latents_std",
+            expected="a factor that gives them about unit variance",
+            fix="set the codec's `scale`; start with 1, and `dithc latents` logs the value for your tiles",
+        )
+    return known
+
+
+def _listed(values: Tensor) -> str:
+    """Format numbers as in a configuration."""
+    return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"
+
+
+@torch.no_grad()
+def _try(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> None:
+    """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
+    path, factor, channels = settings.named, settings.factor, settings.latent_channels
+    if net.bands not in (None, seen):
+        raise problem(
+            f"number of bands of autoencoder {path} differs from its input",
+            got=f"{net.bands} bands",
+            expected=f"{seen}, by `bands`",
+            fix="set the codec's `bands`: display for three, all for every band, or groups of that size",
+        )
+    check_sides(path, factor, side, side)
+    if isinstance(net, DiffusersNetwork):  # convolutional, so a small tile suffices
+        side = min(side, PROBE_PLACES * factor)
+    x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
+    place = side // factor
+    try:
+        mean, logvar = net.encode(x)
+        alone, _ = net.encode(x[:1])
+        fits = [one.shape == (2, channels, place, place) for one in (mean, logvar) if one is not None]
+        back = net.decode(mean) if all(fits) else None
+        back_alone = net.decode(mean[:1]) if all(fits) else None
+    except Exception as error:  # a program may raise anything
+        raise _misfit(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
+    if back is None or back_alone is None:
+        raise _misfit(
+            path,
+            got=f"latents {tuple(mean.shape)} of tiles {tuple(x.shape)}",
+            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `factor` {factor}",
+        )
+    if back.shape != x.shape:
+        raise _misfit(path, got=f"decoded tiles {tuple(back.shape)}", expected=tuple(x.shape))
+    for what, whole, one in (("encoding", mean, alone), ("decoding", back, back_alone)):
+        if not bool(whole.isfinite().all()):
+            raise _misfit(path, got=f"NaN or infinity from {what} noise", expected="finite numbers")
+        difference = float((whole[:1] - one).abs().max() / whole.abs().max().clamp(min=1e-12))
+        if not difference <= SAME:
+            raise problem(
+                f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
+                got=f"{difference:.2g} of the largest magnitude between a tile alone and in a batch",
+                expected=f"at most {SAME}",
+                fix="export the file in evaluation mode, without dropout or batch statistics, and return the mean of "
+                "the posterior (or `moments: mean-logvar`) instead of a sample",
+            )
+
+
+def _misfit(path: str, *, got: object, expected: object) -> UserError:
+    return problem(
+        f"autoencoder {path} contradicts the configuration",
+        got=got,
+        expected=expected,
+        fix="set the codec's `latent_channels`, `factor` and `bands` to the network's values, or select another file",
+    )

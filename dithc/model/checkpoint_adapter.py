@@ -1,0 +1,196 @@
+"""Adaptation of a checkpoint to a model with other classes, channels, size or learned sigma; reports each change.
+
+If the number of classes differs, the class table is reinitialized and the null row kept. The first channels are kept.
+New channels start at zero, so that they neither disturb the tokens nor predict anything at first. The position
+embedding is recomputed. Width, depth, patch and MLP must agree.
+
+Legend: C input channels, D width, T tokens, p side of a patch, R rows of the label table.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.core.logging import UserError, problem
+from dithc.core.weights import unwrapped
+from dithc.model.dit import DiT
+from dithc.model.presets import DiTConfig
+
+State = dict[str, Tensor]
+
+PATCH = "x_embedder.proj.weight"
+POSITIONS = "pos_embed"
+LABELS = "y_embedder.embedding_table.weight"
+HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
+MLP = "blocks.0.mlp.fc2.weight"
+
+
+class _Found(NamedTuple):
+    """Properties of a checkpoint's model, read from its shapes."""
+
+    channels: int
+    parts: int  # 1: the head predicts noise; 2: noise and sigma
+    num_classes: int
+    has_null: bool
+
+
+def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None) -> tuple[State, list[str]]:
+    """Fit the weights of a checkpoint to `model`; modifies neither.
+
+    Args:
+        state: Weights of a DiT under the official names.
+        model: Target model. New parts of the result are copies of its (initial) weights.
+        source: Configuration of the checkpoint. Without it the last label is the null label, the blocks are original
+            (as in the released checkpoints), and num_heads is not checked.
+
+    Returns:
+        A state that `model.load_state_dict` accepts strictly, and one sentence per change (empty without changes).
+
+    Raises:
+        UserError: The block type, width, depth, patch, heads or MLP differ, or keys are missing or unknown.
+    """
+    own = {key: value.detach() for key, value in model.state_dict().items()}
+    _refuse_other_architecture(state, own, model.config, source)
+    found = _read(state, source, model.config.patch_size**2)
+    result: State = dict(state)
+    changes: list[str] = []
+    for step in (_labels, _channels_in, _channels_out, _positions):
+        changes += step(result, own, model.config, found)
+    for key, value in result.items():
+        if value.shape != own[key].shape:
+            raise _misfit(key, got=tuple(value.shape), expected=tuple(own[key].shape))
+    return result, changes
+
+
+def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
+    """Return the weights in a DiT checkpoint: the entry `weights` of a training dictionary, or the state of a release.
+
+    Returns tensors by name, without the prefixes of wrappers such as DistributedDataParallel and torch.compile. Raises
+    UserError if the checkpoint lacks these weights.
+    """
+    expected = f"a mapping with the key {weights!r}, or a mapping of parameter names to tensors"
+    fix = "pass the weights file of a DiT, or select the other set of weights"
+    if not isinstance(checkpoint, Mapping):
+        raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, fix=fix)
+    nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
+    if nested and weights not in nested:
+        raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, fix=fix)
+    found = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
+    state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    if not state or len(state) != len(found):
+        others = [str(key) for key in found if not isinstance(found[key], Tensor)]
+        raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, fix=fix)
+    return state
+
+
+def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiTConfig, old: DiTConfig | None) -> None:
+    kind = training.BlockKind() if old is None else old.block
+    if kind != new.block:
+        raise _misfit("block type", got=kind, expected=new.block)
+    if PATCH in state and state[PATCH].dim() == 4:
+        if state[PATCH].shape[0] != new.hidden_size:
+            raise _misfit("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
+        if state[PATCH].shape[2:] != own[PATCH].shape[2:]:
+            raise _misfit("patch_size", got=tuple(state[PATCH].shape[2:]), expected=new.patch_size)
+    depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
+    if depth and depth != new.depth:
+        raise _misfit("depth", got=depth, expected=new.depth)
+    if MLP in state and state[MLP].shape[1] != new.mlp_width:
+        raise _misfit("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
+    if old is not None and old.num_heads != new.num_heads:
+        raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
+    fix = "pass the weights of a DiT; extract them from a wrapping dictionary with official_state"
+    refuse_other_names(state, own, of="the official DiT state dictionary", fix=fix)
+
+
+def _read(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Found:
+    channels, out = state[PATCH].shape[1], state[HEAD[0]].shape[0] // area
+    if out not in (channels, 2 * channels):
+        raise _misfit("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
+    has_null = source is None or source.null_label is not None
+    return _Found(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
+
+
+def _labels(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    has_null = new.null_label is not None
+    if (had.num_classes, had.has_null) == (new.num_classes, has_null):
+        return []
+    table, result, changes = state[LABELS], own[LABELS].to(state[LABELS].dtype).clone(), []  # tables (R, D)
+    if had.num_classes == new.num_classes:
+        result[: new.num_classes] = table[: new.num_classes]
+    else:
+        changes.append(f"class table reinitialized: {had.num_classes} classes in the checkpoint, {new.num_classes} now")
+    if had.has_null and has_null:
+        result[-1] = table[-1]
+        changes.append("null label kept")
+    elif has_null:
+        changes.append("null label initialized: the checkpoint has no row for it")
+    elif had.has_null:
+        changes.append("null label dropped: the model has no row for it")
+    state[LABELS] = result
+    return changes
+
+
+def _channels_in(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    if had.channels == new.in_channels:
+        return []
+    kept = min(had.channels, new.in_channels)
+    result = torch.zeros(own[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
+    result[:, :kept] = state[PATCH][:, :kept]
+    state[PATCH] = result
+    return [f"patch embedding: {_matched(kept, had.channels, new.in_channels)}"]
+
+
+def _channels_out(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    """Rearrange the rows of the head, which are ordered (place in the patch, noise or sigma, channel)."""
+    area, parts = new.patch_size**2, new.out_channels // new.in_channels
+    if (had.channels, had.parts) == (new.in_channels, parts):
+        return []
+    kept, kept_parts = min(had.channels, new.in_channels), min(had.parts, parts)
+    for key in HEAD:
+        rest = state[key].shape[1:]  # (D) of the weight, () of the bias
+        rows = state[key].reshape(area, had.parts, had.channels, *rest)  # (p*p, 1 or 2, C, ...)
+        result = torch.zeros((area, parts, new.in_channels, *rest), dtype=rows.dtype)
+        result[:, :kept_parts, :kept] = rows[:, :kept_parts, :kept]
+        state[key] = result.reshape(-1, *rest)
+    changes = []
+    if had.channels != new.in_channels:
+        changes.append(f"final layer: {_matched(kept, had.channels, new.in_channels)}")
+    if had.parts != parts:
+        changes.append(f"final layer: sigma {'initialized to zero' if parts > had.parts else 'dropped'}")
+    return changes
+
+
+def _positions(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+    fresh = own[POSITIONS]  # (1, T, D)
+    if state[POSITIONS].shape == fresh.shape and torch.allclose(state[POSITIONS].float(), fresh.float(), atol=1e-4):
+        return []
+    state[POSITIONS] = fresh.clone()
+    return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
+
+
+def _matched(kept: int, had: int, now: int) -> str:
+    rest = f"{now - kept} initialized to zero" if now > kept else f"{had - kept} dropped"
+    return f"first {kept} channels kept, {rest}"
+
+
+def _misfit(what: str, *, got: object, expected: object) -> UserError:
+    fix = "use the preset and overrides of the checkpoint"
+    return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
+
+
+def refuse_other_names(state: Iterable[str], known: Iterable[str], *, of: str, fix: str) -> None:
+    expected, found = set(known), set(state)
+    missing, unknown = sorted(expected - found), sorted(found - expected)
+    if missing or unknown:
+        got = f"missing: {some(missing)}; unknown: {some(unknown)}"
+        raise problem("names of the weights", got=got, expected=f"the {len(expected)} names of {of}", fix=fix)
+
+
+def some(names: list[str], limit: int = 6) -> str:
+    """Return the first `limit` names and the number of omitted names."""
+    shown = ", ".join(names[:limit]) or "none"
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

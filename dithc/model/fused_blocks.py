@@ -1,0 +1,187 @@
+"""Fusion of blocks into single kernel calls, if no external hook, wrapper or subclass must observe their submodules.
+
+Legend: N batch, T tokens, D width, F features of a patch.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import wraps
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dithc.engine import native
+from dithc.engine.hcops import fused, program
+from dithc.engine.hcops import token_shard as part
+from dithc.model.blocks import Attention, GatedMlp, Mlp
+from dithc.model.embeddings import Linear, LinearGelu, Silu
+
+Forward = Callable[[Any, Tensor, Tensor], Tensor]
+
+
+def in_one_call(forward: Forward) -> Forward:
+    """Wrap a block's forward pass; run it as one kernel call if the kernels support it, with bitwise equal results."""
+
+    @wraps(forward)
+    def whole(block: Any, x: Tensor, c: Tensor) -> Tensor:
+        weights = _weights_of(block)
+        if weights is None or not fused.block_serves(x, c, weights):
+            return forward(block, x, c)
+        return fused.block(x, c, weights, _kind_of(block))
+
+    whole.in_one_call = True  # type: ignore[attr-defined]
+    return whole
+
+
+def in_one_pass(forward: Forward) -> Forward:
+    """Mark a final layer's forward pass as equal to `fused.last`, so that a `Chain` may include it in its call."""
+    forward.in_one_pass = True  # type: ignore[attr-defined]
+    return forward
+
+
+def _kind_of(block: Any) -> fused.Kind:
+    cos, sin = block.attn.rotary
+    rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
+    return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+
+
+MOST_FLOP = 2e11  # limit of one call: a second or two on one core, during which it cannot be interrupted
+MOST_PROGRAMS = 4  # each holds the memory of a pass
+
+
+class Chain:
+    """Consecutive blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, and with the final layer patches (N, T, F).
+
+    No gradients. Results equal those of separate module calls bit for bit. If the C kernels support all blocks, a short
+    pass is one call: recorded first, then replayed while all weights keep address and version. A longer pass is split.
+    Writes that torch does not count (through `.data`, `.numpy()` or an address) and hooks registered later are not
+    detected: create a new chain after them.
+    """
+
+    def __init__(
+        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "Chain | None" = None
+    ) -> None:
+        self._blocks: list[Any] = list(blocks)
+        self._last = last
+        self._packs: program.Packs = program.Packs() if of is None else of._packs
+        self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
+        self._weights = [
+            (module._parameters, name)
+            for part in self._weighted()
+            for module in part.modules()
+            for name, weight in module._parameters.items()
+            if weight is not None
+        ]
+        self._numbers = sum(weight.numel() for part in self._weighted() for weight in part.parameters())
+        self._attentions = [block.attn for block in self._blocks]
+        self._state: tuple[tuple[int, int | None], ...] | None = None  # address and version of each weight
+        self._programs: dict[Hashable, program.Program] = {}
+        self._parts: dict[tuple[int, int], Chain] = {}
+
+    def _weighted(self) -> Iterator[nn.Module]:
+        yield from self._blocks
+        if self._last is not None:
+            yield self._last
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __getitem__(self, part: slice) -> "Chain":
+        """Return a slice of the blocks as a cached chain with separate programs."""
+        first, stop, _ = part.indices(len(self))
+        if (first, stop) not in self._parts:
+            last = self._last if stop == len(self) else None
+            self._parts[first, stop] = Chain(self._blocks[first:stop], last=last, of=self)
+        return self._parts[first, stop]
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, c: Tensor) -> Tensor:
+        if not fused.in_one_library():
+            return self._one_by_one(x, c)
+        across = part.part.across
+        tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
+        calls = -(-2 * self._numbers * x.shape[0] * tokens // MOST_FLOP)
+        if calls > len(self):
+            return self._one_by_one(x, c)
+        if calls > 1:
+            half = len(self) // 2
+            return self[half:](self[:half](x, c), c)
+        recorded = self._program(x, c)
+        return self._one_by_one(x, c) if recorded is None else recorded(x, c)
+
+    def _one_by_one(self, x: Tensor, c: Tensor) -> Tensor:
+        for block in self._blocks:
+            x = block(x, c)
+        return x if self._last is None else self._last(x, c)
+
+    def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
+        weights: list[Any] = [parameters[name] for parameters, name in self._weights]
+        tables = [table for one in self._attentions for table in one.rotary if table is not None]
+        state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
+        if self._state not in (None, state):
+            self._programs.clear()
+            self._packs.drop({address for address, _ in self._state})
+        self._state = state
+        across = part.part.across
+        inside = part.part.tokens, across, None if across is None else across.turn
+        types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        key = x.shape, *types, *inside, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
+        if key not in self._programs and x.is_contiguous() and c.is_contiguous():
+            found = [_weights_seen(block) for block in self._blocks]
+            served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
+            last = None if self._last is None else _weights_of_last(self._last)
+            is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
+            if len(served) == len(self._blocks) and is_last_served:
+                if len(self._programs) == MOST_PROGRAMS:
+                    self._programs.pop(next(iter(self._programs)))  # the oldest
+                kinds = [_kind_of(block) for block in self._blocks]
+                memory = self._memory.setdefault(get_ident(), [])
+                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, memory=memory, last=last)
+        return self._programs.get(key)
+
+
+def _weights_seen(block: Any) -> fused.BlockWeights | None:
+    """Return `_weights_of` the block if the call of the block itself needs no observer either."""
+    if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
+        return None
+    return _weights_of(block)
+
+
+def _weights_of_last(layer: Any) -> fused.LastWeights | None:
+    """Return the weights of the final layer under the conditions of `_weights_seen`."""
+    is_seen = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
+    if is_seen or not hasattr(type(layer).forward, "in_one_pass"):
+        return None
+    if not _is_condition(layer.adaLN_modulation) or not fused.is_plain(layer.linear, Linear):
+        return None
+    layers = (layer.adaLN_modulation[1], layer.linear)
+    return fused.LastWeights(*(value for one in layers for value in (one.weight, one.bias)))
+
+
+def _is_condition(layers: nn.Sequential) -> bool:
+    """Return whether a modulation is a plain SiLU and linear layer without observers."""
+    return (
+        fused.is_plain(layers, nn.Sequential)
+        and [type(part) for part in layers] == [Silu, Linear]
+        and fused.is_plain(layers[0], Silu)
+        and fused.is_plain(layers[1], Linear)
+    )
+
+
+def _weights_of(block: Any) -> fused.BlockWeights | None:
+    """Return the parameters of a block if its submodules are plain and have no observers."""
+    is_plain = fused.is_plain
+    if fused.all_are_seen():
+        return None
+    condition, attention, mlp = block.adaLN_modulation, block.attn, block.mlp
+    kind, first = (GatedMlp, Linear) if block.kind.mlp == "swiglu" else (Mlp, LinearGelu)
+    if not _is_condition(condition) or not is_plain(attention, Attention) or not is_plain(mlp, kind):
+        return None
+    layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
+    kinds = (Linear, Linear, Linear, first, Linear)
+    if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
+        return None
+    values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
+    values += [attention.q_norm, attention.k_norm]
+    return fused.BlockWeights(*values)

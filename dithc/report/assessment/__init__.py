@@ -1,0 +1,39 @@
+"""The verdict on each run on the first screen of the report.
+
+Contents: for the last run of each chain, `judge` returns whether it trained, the quality of its samples between an
+untrained network and the best possible (the floor and the codec), concerns, and next steps with commands.
+
+Invariants: pure functions of `Facts`. Every statement follows from numbers on the page. Thresholds have names and
+reasons. Scores are compared only for equal features, resize and real tiles.
+
+Extending: a concern is a line in `warnings.py`, a next step a line in `next_steps.py`.
+"""
+
+from dithc.report.assessment.next_steps import next_steps
+from dithc.report.assessment.quality import last_scored, quality
+from dithc.report.assessment.records import Answer, Judgement
+from dithc.report.assessment.training_check import trained
+from dithc.report.assessment.warnings import concerns
+from dithc.report.records import Facts
+
+__all__ = ["Answer", "Judgement", "judge", "last_scored"]
+
+
+def judge(facts: Facts) -> list[Judgement]:
+    """Return a judgement for each run at the end of a chain."""
+    found = []
+    for run in facts.last_runs:
+        item = last_scored(facts, run.name)
+        answer, marks = quality(facts, run.name)
+        found.append(
+            Judgement(
+                run=run.name,
+                dataset=run.dataset,
+                trained=trained(run, item.gain if item else None),
+                quality=answer,
+                marks=marks,
+                concerns=concerns(facts, run, item),
+                steps=next_steps(facts, run, item),
+            )
+        )
+    return found

@@ -1,0 +1,82 @@
+"""Next steps with commands, the most useful step first."""
+
+import shlex
+from collections.abc import Iterator
+
+from dithc.report.assessment.quality import codec_of, floor_of
+from dithc.report.assessment.records import Step
+from dithc.report.assessment.training_check import held_out
+from dithc.report.assessment.warnings import LOSSY
+from dithc.report.records import SMALL, EvaluationFacts, Facts, RunFacts
+
+MOST = 3
+PROFILE = "profiles/local"
+
+
+def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> list[Step]:
+    """Return at most `MOST` next steps for a run and its primary evaluation."""
+    return [*_training(facts, run), *_judging(facts, run, item), *_looking(facts, run, item)][:MOST]
+
+
+def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
+    course = held_out(run)
+    resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
+    if run.step is None or run.step < run.steps_planned:
+        yield Step(text="Finish the run; it resumes from its last checkpoint.", command=_again(facts))
+    elif course and course.falls:
+        longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
+        yield Step(
+            text=f"Train longer, because the held-out loss was still falling{resume}", command=_again(facts, longer)
+        )
+    if course and course.rises:
+        is_turned = run.settings.get("augment") == "dihedral"
+        turns = "" if is_turned else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
+        text = f"Stop at about step {course.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
+        yield Step(text=text, command=turns)
+
+
+def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+    if item is None or item.score is None:
+        yield Step(text="Generate and score samples.", command=_again(facts))
+        return
+    codec, floor = codec_of(facts, item), floor_of(item.score)
+    dataset = facts.dataset(run.dataset)
+    if codec is None:
+        same = {name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name)}
+        extractor = item.settings.get("extractor", "")
+        asked = {"run": run.name, "at": "codec", "images": item.score.n_real, "extractor": extractor}
+        added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
+        yield Step(
+            text="Measure the limit of the codec: score real tiles through the codec.",
+            command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),
+        )
+    elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
+        longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
+        yield Step(
+            text="Train a better codec, because it limits the samples; all later stages are rebuilt.",
+            command=_again(facts, longer),
+        )
+    if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
+        more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
+        yield Step(text="Score more images for smaller intervals.", command=_again(facts, more))
+
+
+def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+    if item and item.files:
+        samples = shlex.quote(str(item.files.samples))
+        yield Step(
+            text="Export the images in the units of the dataset, for other programs.",
+            command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
+        )
+    if facts.config:
+        yield Step(
+            text="Verify all files of this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
+        )
+
+
+def _again(facts: Facts, *changes: str) -> str:
+    """Return the command that reruns the experiment with changes; empty without a known configuration."""
+    if facts.config is None:
+        return ""
+    line = f"dithc run --profile {PROFILE} --configfile {shlex.quote(str(facts.config))}"
+    return f"{line} -- --config {' '.join(map(shlex.quote, changes))}" if changes else line

@@ -1,0 +1,111 @@
+"""Fall of KID since the start of a run, and the score cost of inexact sampling, with intervals from stored pulls."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.config import Experiment, training
+from dithc.core.artifacts import summaries
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import problem
+from dithc.report.collect.gather import Result, Results
+from dithc.report.records import Cost, Gain
+
+SAME = {"run", "sampler", "order", "steps", "times", "epsilon_scaling", "cache", "seed"}
+SAME |= {"guidance", "guidance_channels", "guidance_interval"}
+SAME_WEIGHTS = {"at", "weights", "ema", "guide"}
+SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
+
+
+def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
+    """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
+
+    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
+    the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
+    """
+    chosen = experiment.evaluations[name]
+    if chosen.at in ("start", "untrained", "codec"):
+        return None
+    for at in ("start", "untrained"):
+        for other, settings in experiment.evaluations.items():
+            if settings.at == at and _way(settings) == _way(chosen):
+                before, after = results.one("fid", other), results.one("fid", name)
+                if before and after and (found := _gain(before, after)):
+                    return found
+    return None
+
+
+def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
+    """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
+
+    Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
+    """
+    chosen = experiment.evaluations[name]
+    if chosen.cache is None and chosen.pipefusion is None:
+        return None
+    plain = chosen.model_copy(update={"cache": None, "pipefusion": None})
+    for other, settings in experiment.evaluations.items():
+        weights = (one.model_dump(include=SAME_WEIGHTS) for one in (settings, chosen))
+        if _way(settings) != _way(plain) or next(weights) != next(weights):
+            continue
+        exact, made = results.one("fid", other), results.one("fid", name)
+        if exact is None or made is None or not _alike(exact, made):
+            continue
+        gain = _gain(exact, made)
+        return Cost(
+            exact=other,
+            fid=made.numbers["fid"] - exact.numbers["fid"],
+            kid=-gain.fall if gain else None,
+            interval=[-bound for bound in reversed(gain.interval)] if gain else None,
+            n=min(result.numbers[key] for result in (exact, made) for key in ("n_real", "n_generated")),
+        )
+    return None
+
+
+def _way(chosen: training.Evaluation) -> dict[str, Any]:
+    """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
+    staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
+    return {**chosen.model_dump(include=SAME), "pipefusion": staged}
+
+
+def _alike(before: Result, after: Result) -> bool:
+    """Test whether two scores share real tiles, features and noise."""
+    return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
+
+
+def _gain(before: Result, after: Result) -> Gain | None:
+    if not _alike(before, after):
+        return None
+    pulls = [_pulls(result) for result in (before, after)]
+    scores = [result.numbers.get("kid") for result in (before, after)]
+    if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
+        return None
+    variance = 0.0
+    for first, second in zip(*pulls, strict=True):
+        longest = max(len(first), len(second))
+        padded = [np.pad(one, (0, longest - len(one))) for one in (first, second)]
+        variance += float(((padded[0] - padded[1]) ** 2).sum())
+    fall, half = scores[0] - scores[1], summaries.NORMAL_95 * float(np.sqrt(variance))
+    return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
+
+
+def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return pulls of real and generated images; None if the stage stored none."""
+    if not any(entry["path"] == summaries.PULLS_FILE for entry in result.manifest.files):
+        return None
+    path = result.manifest.whole(result.path.parent / summaries.PULLS_FILE)
+    counts = [result.numbers["n_real"], result.numbers["n_generated"]]
+    try:
+        content = parse(plain(path).read_text())
+        real, generated = (np.array(content[name], np.float64) for name in ("real", "generated"))
+        if [real.shape, generated.shape] != [(count,) for count in counts]:
+            raise ValueError(f"pulls of {real.shape} real and {generated.shape} generated images")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} belongs to other images",
+            got=f"{type(error).__name__}: {error}",
+            expected=f"pulls of {counts[0]} real and {counts[1]} generated images",
+            fix="rerun `dithc fid`",
+        ) from error
+    return real, generated

@@ -1,0 +1,79 @@
+"""Single figures of given files: loss of a run, scores of a report, a memory plan, a dataset of tiles."""
+
+from pathlib import Path
+
+from dithc.core.integrity import parse, plain
+from dithc.core.logging import problem
+from dithc.report.collect import read_curve
+from dithc.report.figures import theme
+from dithc.report.figures.canvas import as_png, styled
+from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
+from dithc.report.figures.tiles import read_tiles, tiles_figure
+from dithc.report.figures.timeline import draw_timeline, read_timeline
+from dithc.report.figures.training import draw_curves
+from dithc.report.records import Measure
+
+
+def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
+    """Return a PNG of the loss curve in a metrics.jsonl (or its folder).
+
+    Raises:
+        UserError: the file has no step with a loss.
+    """
+    curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
+    if curve is None:
+        raise problem(
+            f"{metrics} has no loss to draw",
+            got="no line with `step` and `loss`",
+            expected="metrics.jsonl of a run",
+            fix="pass a run with at least one step",
+        )
+    return draw_curves([(curve, theme.PALETTE[0])])
+
+
+def draw_fid(path: Path) -> bytes:
+    """Return a PNG of the scores in the JSON of `write_report`.
+
+    Raises:
+        UserError: the file has another form.
+    """
+    try:
+        content = parse(plain(path).read_text())
+        titles = {item["name"]: item["title"] for item in content["datasets"]}
+        measure: Measure = content.get("measure", "FID")
+        bars: dict[str, list[Bar]] = {}
+        for item in content["evaluations"]:
+            if item["score"]:
+                role = role_of(item["at"])
+                bar = bar_of(item["score"], label=item["label"], role=role, measure=measure)
+                bars.setdefault(titles[item["dataset"]], []).append(bar)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise problem(
+            f"{path} cannot be drawn",
+            got=f"{type(error).__name__}: {error}",
+            expected="the JSON of `dithc report`",
+            fix="rerun `dithc report`",
+        ) from error
+    return draw_bars(bars, measure=measure)
+
+
+def draw_plan(path: Path) -> bytes:
+    """Return a PNG of both memory tiers over a step, from an automem.json or `dithc bench automem --json`.
+
+    Raises:
+        UserError: the file has no plan.
+    """
+    return draw_timeline(read_timeline(path))
+
+
+def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
+    """Return a PNG of a folder of the stage `tiles`: locations, values, accepted and rejected tiles.
+
+    Rejected tiles and masks require the folder of scenes.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    tiles = read_tiles(folder, title=title, scenes=scenes)
+    with styled():
+        return as_png(tiles_figure(tiles))

@@ -1,0 +1,17 @@
+"""Mosaics of generated images and real tiles in true and false colors, at stages of training, and their spectra.
+
+Contents: `galleries` arranges the first images of each evaluation and random tiles of its dataset as mosaics with
+title, caption and text alternative. `strips` are a preview. `measure_spectra` measures values by band and power by
+frequency of these images.
+
+Invariants: images are not selected by hand: the first images of each evaluation, and tiles drawn with the seed of the
+experiment. Both sides have the same stretch. A file is verified against its manifest. Missing images are omitted, with
+the reason.
+
+Extending: another composite of bands is a line of `COMPOSITES`, another row of mosaics a function in `gallery.py`.
+"""
+
+from dithc.report.galleries.gallery import FALSE_COLOURS, Gallery, Picture, galleries, strips
+from dithc.report.galleries.spectra import measure_spectra
+
+__all__ = ["FALSE_COLOURS", "Gallery", "Picture", "galleries", "measure_spectra", "strips"]

@@ -1,0 +1,198 @@
+"""Mosaics of a dataset: generated images, their nearest real tiles, random tiles, false colors, stages of training.
+
+Legend: n images, S side of an image, H, W mosaic.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.report.figures import canvas
+from dithc.report.formatting import score
+from dithc.report.galleries.image_sets import FirstImages, RealTiles
+from dithc.report.galleries.nearest import nearest_tiles
+from dithc.report.records import DatasetFacts, EvaluationFacts, Facts
+
+COLUMNS = 4
+SHOWN = COLUMNS * COLUMNS
+GAP, GREY = 2, 150  # pixels between images, and their gray level, which suits light and dark pages
+MOST_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
+SWIR = "vegetation is green, bare soil and rock are pink, water is black"
+# Name, meaning, and bands as red, green and blue by sensor, of composites that are common in remote sensing.
+COMPOSITES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    ("color infrared", "vegetation is red", (("B08", "B04", "B03"), ("NIR", "R", "G"))),
+    ("short-wave infrared", SWIR, (("B12", "B8A", "B04"), ("B11", "B8A", "B04"))),
+)
+FALSE_COLOURS = "False colors"
+STRIP = 4  # images of a preview
+FIRST = f"the first {SHOWN}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A mosaic as WebP, with its size in pixels, and `text` as the alternative."""
+
+    title: str
+    text: str
+    caption: str
+    webp: bytes
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Related mosaics; `note` explains them, `look` selects the layout."""
+
+    title: str
+    note: str
+    pictures: list[Picture]
+    look: Literal["", "four", "rows"] = ""
+
+
+def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
+    """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
+    chosen = facts.dataset(dataset)
+    if chosen.tiles_folder is None:
+        return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
+    real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=SHOWN)
+    found = []
+    if item and item.files and (images := FirstImages(item.files.samples)).rgb(1) is not None:
+        found.append(_beside(facts, chosen, item, images, real))
+        found.append(_false_colours(chosen, item, images, real))
+    found.append(_way(facts, chosen, item))
+    found.append(_codec(chosen))
+    if not any(gallery.pictures for gallery in found):
+        found = [Gallery(title="Real tiles", note="", pictures=[_real(chosen, real)])]
+    return [gallery for gallery in found if gallery.pictures]
+
+
+def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
+    """Return a row of generated images and one of real tiles as a preview; empty without images."""
+    dataset = facts.dataset(item.dataset)
+    generated = FirstImages(item.files.samples).rgb(STRIP) if item.files else None
+    if generated is None or dataset.tiles_folder is None:
+        return []
+    real = RealTiles(dataset.tiles_folder, seed=facts.seed, most=SHOWN).rgb(STRIP)
+    return [
+        _picture("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
+        _picture("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
+    ]
+
+
+def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Picture:
+    return _framed(title, mosaic(images, columns=columns), text=text, caption=caption)
+
+
+def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Picture:
+    height, width = pixels.shape[:2]
+    return Picture(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
+
+
+def _real(dataset: DatasetFacts, real: RealTiles) -> Picture:
+    images = real.rgb(SHOWN)
+    text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
+    return _picture("Real tiles at random", images, text=text)
+
+
+def _beside(
+    facts: Facts, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
+) -> Gallery:
+    """Return generated images, their nearest real tiles, and random real tiles."""
+    shown = images.rgb(SHOWN)
+    assert shown is not None
+    said = f"{len(shown)} images generated {item.label}, {dataset.title}"
+    pictures = [_picture(f"Generated, {item.label}", shown, text=f"{said}.", caption=f"{item.name}: {FIRST}")]
+    nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(shown))
+    note = f"Rendering of all three: {dataset.rendering}."
+    if isinstance(nearest, str):
+        note += f" The nearest real tiles are not shown: {nearest}."
+    else:
+        text = f"The nearest real tile in features of each image, at the same place; {dataset.title}."
+        pictures.append(
+            _picture("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
+        )
+        note += " A generated image that equals its nearest tile was memorized."
+    return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real(dataset, real)])
+
+
+def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles) -> Gallery:
+    """Return the same images in invisible bands; empty without these bands."""
+    generated = images.scaled(SHOWN, bands=len(real.bands))
+    pictures = []
+    for name, meaning, bands in composites(real.bands) if generated is not None else ():
+        places = [real.bands.index(band) for band in bands]
+        for title, scaled in ((f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)):
+            assert scaled is not None
+            values = real.tiles.stretch.unscale(scaled)[:, places]
+            rgb, _ = real.tiles.stretch.levels(values, bands=places)
+            content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
+            text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {content}."
+            pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
+    note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
+    return Gallery(title=FALSE_COLOURS, note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
+
+
+def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
+    """Return the other evaluations: the same noise at other training steps, and the codec alone."""
+    pictures = []
+    for other in facts.evaluations_of(dataset.name):
+        rgb = FirstImages(other.files.samples).rgb(SHOWN) if other.files and other != item else None
+        if rgb is not None:
+            what = "real tiles through the codec" if other.at == "codec" else f"images generated {other.label}"
+            value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
+            title = what.removeprefix("images ").capitalize()
+            text = f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}."
+            pictures.append(_picture(title, rgb, text=text, caption=", ".join(filter(None, [other.name, value]))))
+    note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
+    return Gallery(title="Stages of training", note=note, pictures=pictures)
+
+
+def _codec(dataset: DatasetFacts) -> Gallery:
+    """Return reconstructions of the codec trained on this data set."""
+    codec = dataset.codec
+    bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
+    found = (
+        (codec.grid, "Tiles above their reconstructions", "Tiles, and below each its reconstruction"),
+        (codec.bands, "Bands of a tile above their reconstructions", bands),
+    )
+    pictures = []
+    for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
+        if path is not None:
+            pictures.append(_framed(title, canvas.read_picture(path), text=f"{text}; codec {codec.name}."))
+    return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
+
+
+def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str, str]]]:
+    """Yield name, meaning and bands of the composites of these bands."""
+    for name, meaning, choices in COMPOSITES:
+        for choice in choices:
+            if set(choice) <= set(bands):
+                yield name, meaning, choice
+                break
+
+
+def mosaic(images: NDArray[np.uint8], *, columns: int = COLUMNS) -> NDArray[np.uint8]:
+    """Arrange images (n, 3, S, S) in rows as a mosaic (H, W, 3) with gray gaps."""
+    images = _smaller(images)
+    count, side = len(images), images.shape[-1]
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    picture = np.full((rows * (side + GAP) - GAP, columns * (side + GAP) - GAP, 3), GREY, np.uint8)
+    for place, image in enumerate(images):
+        top, left = (part * (side + GAP) for part in divmod(place, columns))
+        picture[top : top + side, left : left + side] = image.transpose(1, 2, 0)
+    return picture
+
+
+def _smaller(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    factor = -(-images.shape[-1] // MOST_SIDE)
+    side = images.shape[-1] // factor * factor
+    if factor == 1:
+        return images
+    blocks = images[..., :side, :side].reshape(len(images), 3, side // factor, factor, side // factor, factor)
+    averaged: NDArray[np.uint8] = blocks.mean(axis=(3, 5)).round().astype(np.uint8)
+    return averaged

@@ -1,0 +1,65 @@
+"""Displayed images: the first of an evaluation, and real tiles, as RGB and as values of bands.
+
+Legend: n images, C bands, S side of a tile.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.core.artifacts import Manifest
+from dithc.data import Rows, Tiles, products
+
+RGB = NDArray[np.uint8]
+Scaled = NDArray[np.float32]
+
+
+def arrays(manifest: Path, stage: str, kind: str) -> Iterator[NDArray[np.generic]]:
+    """Yield the verified arrays `kind-*.npy` next to a manifest, in order."""
+    names = sorted(entry["path"] for entry in Manifest.read(manifest, stage=stage).files)
+    for name in names:
+        if name.startswith(f"{kind}-") and name.endswith(".npy"):
+            yield products.open_npy(Manifest.whole(manifest.parent / name))
+
+
+class RealTiles:
+    """The first `most` tiles of a dataset in a random order by seed."""
+
+    def __init__(self, folder: Path, *, seed: int, most: int) -> None:
+        self.tiles = Tiles(folder)
+        count = min(most, self.tiles.count)
+        self.rows: Rows = np.random.default_rng(seed).choice(self.tiles.count, count, replace=False).astype(np.int64)
+
+    @property
+    def bands(self) -> list[str]:
+        """Band names (C)."""
+        return list(self.tiles.info["bands"])
+
+    def rgb(self, count: int) -> RGB:
+        """Return the first tiles as RGB, (n, 3, S, S)."""
+        return self.tiles.rgb(self.rows[:count])
+
+    @cached_property
+    def scaled(self) -> Scaled:
+        """All tiles, each band from -1 to 1, (n, C, S, S)."""
+        return self.tiles.scaled(self.rows)
+
+
+class FirstImages:
+    """Images of the first shard of an evaluation, given the manifest of the stage `sample`."""
+
+    def __init__(self, manifest: Path) -> None:
+        self.manifest = manifest
+
+    def rgb(self, count: int) -> RGB | None:
+        """Return the first images as RGB, (n, 3, S, S); None without images."""
+        found = next(arrays(self.manifest, "sample", "rgb"), None)
+        return None if found is None else np.array(found[:count], np.uint8)
+
+    def scaled(self, count: int, *, bands: int) -> Scaled | None:
+        """Return the first images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
+        found = next(arrays(self.manifest, "sample", "shard"), None)
+        return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

@@ -1,0 +1,61 @@
+"""Text alternatives of the figures, with their numbers."""
+
+from dithc.core.summaries import rounded, short
+from dithc.report.figures import spectra as spectra_figure
+from dithc.report.formatting import score, span
+from dithc.report.records import DatasetFacts, Facts
+
+
+def loss(facts: Facts) -> str:
+    """Describe the curves of all runs."""
+    curves = [
+        f"{run.name} from {short(run.loss_first10)} to {short(run.loss_last100)}"
+        + ("" if run.val_loss is None else f", held-out {short(run.val_loss)} at the end")
+        for run in facts.runs
+        if run.loss_first10 is not None and run.loss_last100 is not None
+    ]
+    listed = "; ".join(curves) or "no training run"
+    return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {listed}."
+
+
+def scores(facts: Facts) -> str:
+    """Describe the bars of all evaluations."""
+    parts = []
+    for dataset in facts.datasets:
+        items = [item for item in facts.evaluations_of(dataset.name) if item.score]
+        values = ", ".join(f"{item.label} {score(item.score.value(facts.measure))}" for item in items if item.score)
+        parts += [f"{dataset.title}: {values}"] if values else []
+    return f"{facts.measure} of every evaluation as bars, lower is better. {'; '.join(parts) or 'No scores'}."
+
+
+def throughput(facts: Facts) -> str:
+    """Describe images per second."""
+    rates = [f"{run.name} {short(run.images_per_second)}" for run in facts.runs if run.images_per_second is not None]
+    return f"Images per second by step: {', '.join(rates) or 'unknown'}."
+
+
+def stages(facts: Facts) -> str:
+    """Describe the wall time of stages."""
+    seconds: dict[str, float] = {}
+    for timing in facts.timings:
+        seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
+    return f"Wall time by stage: {', '.join(f'{stage} {span(value)}' for stage, value in seconds.items()) or 'none'}."
+
+
+def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
+    """Describe values by band and power by frequency."""
+    real, *others = found.sides
+    medians = zip(found.bands, found.physical(real.median), strict=True)
+    return (
+        f"Values by band and power by frequency of {dataset.title}: {real.count} real tiles next to "
+        f"{', '.join(f'{side.count} images {side.label}' for side in others)}. Medians of real tiles: "
+        f"{', '.join(f'{name} {rounded(float(value))}' for name, value in medians)}."
+    )
+
+
+def tiles(dataset: DatasetFacts) -> str:
+    """Describe the map and the contact sheets."""
+    parts = [f"{name} {count:,}" for name, count in dataset.splits.items()]
+    parts += [f"{count:,} rejected, {reason}" for reason, count in dataset.tiles_rejected.items()]
+    counts = "; ".join(parts)
+    return f"Tiles of {dataset.title} by split, on a map if they have locations, then examples of each: {counts}."

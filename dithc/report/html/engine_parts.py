@@ -1,0 +1,91 @@
+"""Parts of the page with benchmarks of the engine."""
+
+from dataclasses import dataclass, field
+
+from dithc.core.reproduction import read_reference
+from dithc.core.summaries import Measurement
+from dithc.report.benchmarks import scaling_curves
+from dithc.report.html.tables import Table, shown
+from dithc.report.records import Facts
+
+TITLES = {
+    "step": "Training step",
+    "strategies": "Strategies on one node: time, memory, bytes between ranks",
+    "weak": "Weak scaling: fixed images per rank",
+    "strong": "Strong scaling: fixed images over all ranks",
+    "stepwise": "Gain of each part of dithc",
+    "sampling": "Sampling: one image on one rank and on several ranks",
+    "automem": "Memory: tiers, budgets, the pool",
+}
+# Name and text alternative of the figure of a benchmark.
+FIGURES = {
+    "stepwise": (
+        "stepwise",
+        "Speedup over the baseline by stage, measured here and published; the numbers are in the table.",
+    ),
+    "sampling": (
+        "sampling",
+        "Speedups over one rank; below them the image of each variant before decoding, and its difference from one rank; then "
+        "images decoded by rows, and by separate rows.",
+    ),
+    "automem": ("memory", "Both memory tiers over one step as planned by AutoMem: occupancy, copies and stalls."),
+}
+PRINTED = {"strategies": "table2", "stepwise": "figure9"}
+OF_PAPER = "Compare ratios with the paper, not seconds: its machine, models and sizes differ (see dithc paper)."
+SCALING_NOTE = (
+    "Color: model. Line: measured here, published (printed in the paper or in the logs of its authors), or simulated. "
+    "Efficiency is relative to the fewest ranks of the same curve. Ranks of the paper are dies, four per node, on its machine. "
+    "Seconds are medians with their deviation. Exposed: wait for gradients after the backward pass. Linear: TFLOP/s of linear "
+    "layers alone, as counted in the paper. Same losses: losses and gradient norms equal those on the fewest ranks."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A benchmark on the page."""
+
+    name: str  # its anchor
+    title: str
+    notes: list[str] = field(default_factory=list)
+    figure: tuple[str, str] | None = None  # name and description of its figure; None without a figure
+    tables: list[Table] = field(default_factory=list)
+    folded: list[Table] = field(default_factory=list)  # tables that are collapsed
+    conditions: dict[str, str] = field(default_factory=dict)
+
+
+def engine_parts(facts: Facts) -> tuple[list[Part], list[str]]:
+    """Return the measured parts, and the titles of benchmarks that were not run."""
+    parts, missing = [], []
+    for kind, title in TITLES.items():
+        if kind in facts.benches:
+            parts.append(_measured(kind, facts))
+        elif any(curve.mode == kind for curve in facts.scaling):
+            parts.append(_scaling(facts, kind))
+        else:
+            missing.append(title)
+    return parts, missing
+
+
+def _measured(kind: str, facts: Facts) -> Part:
+    found = Measurement.of(facts.benches[kind])
+    printed = read_reference().tables.get(PRINTED.get(kind, ""))
+    return Part(
+        name=kind,
+        title=TITLES[kind],
+        notes=[f"{found.title}.", *found.notes, *([OF_PAPER] if printed else [])],
+        figure=FIGURES.get(kind),
+        tables=[shown(one) for one in found.tables],
+        folded=[shown(printed.table)] if printed else [],
+        conditions=found.conditions,
+    )
+
+
+def _scaling(facts: Facts, mode: str) -> Part:
+    text = f"{mode.capitalize()} scaling: efficiency and seconds per step by number of ranks; the table has all points."
+    return Part(
+        name=f"{mode}-scaling",
+        title=TITLES[mode],
+        notes=[SCALING_NOTE],
+        figure=(f"{mode}_scaling", text),
+        folded=[shown(scaling_curves.points_table(facts.scaling, mode))],
+    )

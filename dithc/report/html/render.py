@@ -1,0 +1,192 @@
+"""HTML of the report from its records and images. Only this module imports jinja2."""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from dithc.core.logging import escaping
+from dithc.core.summaries import short
+from dithc.report.assessment import judge, last_scored
+from dithc.report.figures import canvas
+from dithc.report.formatting import score, span
+from dithc.report.galleries import Gallery, Picture
+from dithc.report.html import alt_text, provenance
+from dithc.report.html.engine_parts import engine_parts
+from dithc.report.html.scores import SMALL_NOTE, measured_tables, score_tables
+from dithc.report.records import Facts
+
+ROOM = "dithc.report.html"
+NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
+PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, big-endian
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A figure of one dataset, with its text alternative `text`."""
+
+    name: str
+    title: str
+    text: str
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """All images of the page: PNG figures by name, galleries and figures by dataset, and previews (`strips`) by run."""
+
+    figures: Mapping[str, bytes]
+    galleries: Mapping[str, Sequence[Gallery]]
+    drawn: Mapping[str, Sequence[Shown]]
+    strips: Mapping[str, Sequence[Picture]]
+
+
+def render(facts: Facts, pictures: Pictures) -> str:
+    """Render the page: HTML with everything inlined and every external text escaped.
+
+    A content policy in its head forbids external loads and all scripts except its script, identified by hash.
+    """
+    engine, not_run = engine_parts(facts)
+    return fill(
+        "report.html",
+        facts=facts,
+        figures={name: embedded(canvas.recoded(png)) for name, png in pictures.figures.items()},
+        sizes={name: size_of(png) for name, png in pictures.figures.items()},
+        galleries=pictures.galleries,
+        drawn=pictures.drawn,
+        strips=pictures.strips,
+        texts={name: getattr(alt_text, name)(facts) for name in ("loss", "scores", "throughput", "stages")},
+        engine=engine,
+        not_run=not_run,
+        **_of_verdict(facts),
+        **_of_scores(facts),
+        **_of_origin(facts),
+    )
+
+
+def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
+    """Render a template with everything inlined and every text escaped.
+
+    Files of the package `room` precede those of this package. Its `scripts` run after the script for enlarging images.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
+        autoescape=True,
+        finalize=lambda value: escaping.escaped(value, indent=0) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        short=short,
+        score=score,
+        span=span,
+        percent=lambda part, total: f"{100 * part / total:.1f}" if total else "0",
+        webp=embedded,
+    )
+    environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
+    script = "".join(
+        (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
+    )
+    return environment.get_template(template).render(policy=_policy(script), script=script, **values)
+
+
+def _of_verdict(facts: Facts) -> dict[str, Any]:
+    chosen = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+    return {
+        "judgements": judge(facts),
+        "judges": {
+            name: _conditions(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
+        },
+        "warnings": [text.partition(". ")[::2] for text in facts.warnings],
+    }
+
+
+def _conditions(facts: Facts, dataset: str, one: Any) -> str:
+    """Describe the conditions of a score."""
+    counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
+    features = f"features {one.kind or one.extractor}, resize {one.resize}"
+    return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
+
+
+def _of_scores(facts: Facts) -> dict[str, Any]:
+    return {
+        "incomparable": incomparable(facts),
+        "remarks": remarks(facts),
+        "score_tables": score_tables(facts),
+        "small_note": SMALL_NOTE if facts.measure == "KID" else "",
+        "measured_tables": measured_tables(facts),
+        "training": provenance.training_table(facts),
+        "has_metrics": any(run.curve for run in facts.runs),
+        "has_curves": any(item.curves for item in facts.evaluations),
+    }
+
+
+def _of_origin(facts: Facts) -> dict[str, Any]:
+    runs = {run.name: run.settings for run in facts.runs}
+    evaluations = {item.name: item.settings for item in facts.evaluations}
+    commits = dict.fromkeys(one.commit for one in facts.origins if one.commit)
+    hosts = dict.fromkeys(one.host for one in facts.origins)
+    made = {
+        "commit of the results": ", ".join(commits) or "not recorded",
+        "machine of the results": "; ".join(hosts) or "none",
+    }
+    settings = [
+        (what, *provenance.settings_of(columns, what=what))
+        for what, columns in (("runs", runs), ("evaluations", evaluations))
+        if columns
+    ]
+    return {
+        "settings": settings,
+        "data_facts": {dataset.name: provenance.data_facts(facts, dataset) for dataset in facts.datasets},
+        "band_tables": {dataset.name: provenance.band_table(dataset) for dataset in facts.datasets},
+        "versions": [*made.items(), ("seed of the experiment", str(facts.seed)), *facts.versions.items()],
+        "origins": provenance.origin_table(facts),
+    }
+
+
+def _policy(script: str) -> str:
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = {"img-src": "data:", "style-src": "'unsafe-inline'", "script-src": f"'sha256-{digest}'"}
+    return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
+
+
+def embedded(content: bytes) -> str:
+    """Return a WebP image as a data URL."""
+    return f"data:image/webp;base64,{b64encode(content).decode()}"
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Return width and height of a PNG."""
+    head = png[PNG_SIZE]
+    return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+
+
+def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
+    """Group remarks of the stages by text."""
+    runs: dict[str, list[str]] = {}
+    scores: dict[str, list[str]] = {}
+    for run in facts.runs:
+        if run.weights_note:
+            runs.setdefault(run.weights_note, []).append(run.name)
+    for item in facts.evaluations:
+        if item.score:
+            for text in dict.fromkeys(item.score.warnings):
+                if text != item.score.note:
+                    scores.setdefault(text, []).append(item.name)
+    return {"runs": runs, "scores": scores}
+
+
+def incomparable(facts: Facts) -> dict[str, list[str]]:
+    """Group evaluations by the reason that forbids a comparison with published scores."""
+    reasons: dict[str, list[str]] = {}
+    for item in facts.evaluations:
+        if item.score and not item.score.comparable:
+            reason = item.score.note or "the extractor differs from the one of published FID"
+            reasons.setdefault(reason, []).append(item.name)
+    return reasons

@@ -1,0 +1,134 @@
+"""Tables of scores: FID and KID of each dataset, and additional measures."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dithc.core.summaries import ABSENT, percent, rounded
+from dithc.report.formatting import between, score
+from dithc.report.html.tables import Cell, Table, table
+from dithc.report.records import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
+
+SMALL_NOTE = (
+    f"KID comes first because a set has fewer than {SMALL:,} images. With n images FID has a bias that depends on n. KID is "
+    "unbiased and may be slightly below 0. Its interval covers another draw of as many independent images and tiles, but not "
+    "another training run."
+)
+
+
+def score_tables(facts: Facts) -> list[Table]:
+    """Return a table per evaluated dataset."""
+    return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
+
+
+def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
+    items = facts.evaluations_of(dataset.name)
+    best = facts.best(dataset.name)
+    extractors = list(dict.fromkeys(_features(item.score) for item in items if item.score))
+    features = extractors[0] if len(extractors) == 1 else "features of several networks" if extractors else "not run"
+    last = ["Features"] if len(extractors) > 1 else []
+    rows = [[*_row(facts, item), *(Cell(text=_features(item.score)) for _ in last)] for item in items]
+    return Table(
+        caption=f"Scores of {dataset.title}: {features}; rendering {dataset.rendering}",
+        head=["Weights", "Sampler", *measures(facts), "Floor of FID", "Real", "Generated", *last],
+        rows=rows,
+        texts=2,
+        best=items.index(best) if best else None,
+    )
+
+
+def measures(facts: Facts) -> tuple[str, str]:
+    """Return the primary and the secondary measure."""
+    return ("KID", "FID") if facts.measure == "KID" else ("FID", "KID")
+
+
+def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
+    average = f" of length {item.ema}" if item.ema else ""
+    name = Cell(text=item.label, notes=[item.name + ("" if item.at == "codec" else f", {item.weights}{average}")])
+    notes = [note for note in (item.guided, _cost(item)) if note]
+    sampler = Cell(text=ABSENT if item.at == "codec" else item.solver, notes=notes)
+    one = item.score
+    if one is None:
+        return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
+    values = {
+        "FID": _measured(one.fid, one.fid_interval, strong=facts.measure == "FID"),
+        "KID": _measured(one.kid, one.kid_interval, strong=facts.measure == "KID"),
+    }
+    real = Cell(text=f"{one.n_real:,}", notes=[f"split {item.real_split}", *_clipped(one.clipped_real)])
+    return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), real, _generated(one)]
+
+
+def _cost(item: EvaluationFacts) -> str:
+    """Describe the score cost of inexact images; empty if exact or unknown."""
+    cost = item.cost
+    if cost is None or item.is_exact:
+        return ""
+    kid = "" if cost.kid is None or cost.interval is None else f", KID {cost.kid:+.3g} {between(cost.interval)}"
+    return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"
+
+
+def _measured(value: float | None, interval: list[float] | None, *, strong: bool = False) -> Cell:
+    notes = [between(interval)] if interval else []
+    text = ABSENT if value is None else score(value)
+    return Cell(text=text, notes=notes, title="" if value is None else str(value), strong=strong)
+
+
+def _floor(one: Score) -> Cell:
+    notes = [f"n = {' / '.join(f'{n:,}' for n in one.floor_n)}"] if one.floor_n else []
+    notes += [f"at n = {one.n:,}: {score(one.floor_at_n)}"] if one.floor_at_n is not None else []
+    return replace(_measured(one.floor, None), notes=notes)
+
+
+def _generated(one: Score) -> Cell:
+    notes = _clipped(one.clipped_generated)
+    if one.copies is not None:
+        held_out = "unknown" if one.copies_held_out is None else percent(one.copies_held_out)
+        notes += [f"copies {percent(one.copies)}", f"held-out {held_out}"]
+    return Cell(text=f"{one.n_generated:,}", notes=notes)
+
+
+def _clipped(share: float | None) -> list[str]:
+    return [] if share is None else [f"clipped {percent(share)}"]
+
+
+def _features(one: Score | None) -> str:
+    if one is None:
+        return ABSENT
+    comparable = "comparable with published FID" if one.comparable else "NOT COMPARABLE with published FID"
+    return f"{comparable}; features of {one.extractor} (sha256 {one.sha256[:12]}), resize {one.resize}"
+
+
+def measured_tables(facts: Facts) -> list[Table]:
+    """Return a table per evaluation with additional measures."""
+    return [
+        table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
+        for item in facts.evaluations
+        if item.score and (rows := [list(pair) for pair in _more(item.score.more).items()])
+    ]
+
+
+def _more(more: Mapping[str, Any]) -> dict[str, str]:
+    row = {}
+    for name in ("precision", "recall", "density", "coverage"):
+        if more.get(name) is not None:
+            row[name] = f"{more[name]:.3f}"
+    pixels: Mapping[str, Any] = more.get("pixels") or {}
+    bands, indices, spectra = (pixels.get(name, {}) for name in ("bands", "indices", "spectra"))
+    if "wasserstein" in bands:
+        row[f"distance of bands ({bands['units']})"] = _each(bands["wasserstein"])
+    if bands.get("spectral_angle_deg") is not None:
+        row["spectral angle"] = f"{bands['spectral_angle_deg']:.3g}°"
+        row["difference of correlations"] = rounded(bands["correlation_difference"])
+    for name, one in indices.items():
+        if name != "absent":
+            row[f"distance of {name}"] = rounded(one["wasserstein"])
+    if spectra:
+        row["spectra, dB"] = _each(spectra["log_spectral_distance_db"])
+    for name, one in (more.get("triplets") or {}).items():
+        row[f"{name}: FID, KID"] = f"{rounded(one['fid'])}, {rounded(one['kid'])}"
+    absent = [text for part in pixels.values() for text in part.get("absent", [])]
+    return row | ({"absent": "; ".join(absent)} if absent else {})
+
+
+def _each(values: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {rounded(value)}" for name, value in values.items())

@@ -1,0 +1,39 @@
+"""Tables of the page as data. The template formats them."""
+
+from dataclasses import dataclass, field
+
+from dithc.core import summaries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell: its text, small lines below, the full number as `title`, and emphasis."""
+
+    text: str
+    notes: list[str] = field(default_factory=list)
+    title: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table. The first cell of a row is its head, the first `texts` columns are texts, and `best` is the marked row."""
+
+    caption: str
+    head: list[str]
+    rows: list[list[Cell]]
+    texts: int = 1
+    note: str = ""
+    best: int | None = None
+
+
+def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int = 1, note: str = "") -> Table:
+    """Build a table of plain texts."""
+    return Table(
+        caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts, note=note
+    )
+
+
+def shown(given: summaries.Table) -> Table:
+    """Convert a table of a benchmark or of the paper."""
+    return table(given.title, given.head, given.rows, texts=given.texts)

@@ -1,0 +1,367 @@
+"""Content of the report: plain records of numbers and texts from manifests. Images are paths."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.core.reproduction import Printed
+from dithc.report.benchmarks import scaling_curves
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Band statistics over train tiles in physical units; `low` and `high` map to -1 and +1."""
+
+    name: str
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecFacts:
+    """The codec and its reconstruction losses."""
+
+    name: str
+    kind: str
+    trained_on: str | None = None
+    shape: list[int] | None = None
+    psnr_db: float | None = None
+    psnr_linear_db: float | None = None
+    psnr_db_by_band: dict[str, float] = field(default_factory=dict)
+    ssim: float | None = None
+    spectral_angle_deg: float | None = None
+    ndvi_error: float | None = None
+    loss: float | None = None
+    steps: int | None = None
+    parameters: int | None = None
+    grid: Path | None = None
+    bands: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """A dataset from scenes to tiles; None and empty if a stage was not run. `rendering` describes its 8-bit RGB."""
+
+    name: str
+    title: str
+    kind: str
+    synthetic: bool
+    scenes: int | None = None
+    scenes_rejected: dict[str, int] = field(default_factory=dict)
+    tiles: int | None = None
+    tiles_rejected: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+    band_names: list[str] = field(default_factory=list)
+    size: int | None = None
+    gsd_m: float | None = None
+    units: str = ""
+    classes: int | None = None
+    bands: list[Band] = field(default_factory=list)
+    codec: CodecFacts
+    grid: Path | None = None
+    ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tiles_folder: Path | None = None
+    scenes_folder: Path | None = None
+    rendering: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Metrics of a run by ascending step, arrays of one length with NaN for missing values."""
+
+    run: str
+    steps: Values
+    loss: Values
+    images_per_second: Values
+    val_loss: Values  # squared error on held-out tiles
+    lr: Values
+    segments: list[int] = field(default_factory=list)  # last steps of the jobs of the run, without the final one
+    resumes: list[int] = field(default_factory=list)  # steps at which the run resumed after an unplanned stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A training run: initialization, course and final loss.
+
+    `changes` lists differences from a plain DiT. `settings` lists all hyperparameters by dotted key.
+    """
+
+    name: str
+    dataset: str
+    init: str | None
+    preset: str
+    changes: dict[str, Any]
+    settings: dict[str, str] = field(default_factory=dict)
+    dtype: str
+    steps_planned: int
+    global_batch: int
+    step: int | None = None
+    parameters: int | None = None
+    ranks: int | None = None
+    threads: int | None = None
+    initial_loss: float | None = None
+    loss_first10: float | None = None
+    loss_last100: float | None = None
+    val_loss: float | None = None
+    seconds: float = 0.0
+    seconds_per_step: float | None = None
+    images_per_second: float | None = None
+    peak_rss_bytes: int | None = None
+    weights_note: str = ""
+    segments: list[int] = field(default_factory=list)
+    resumes: list[int] = field(default_factory=list)
+    curve: Curve | None = None
+
+    @property
+    def model(self) -> str:
+        """Preset of the network, or its size if that differs from the preset."""
+        size = [self.changes.get(key) for key in ("hidden_size", "depth", "num_heads")]
+        if all(value is None for value in size):
+            return self.preset
+        family, _, patch = self.preset.partition("-")
+        named = zip(("width", "depth", "heads"), size, strict=True)
+        parts = [f"{name} {value}" for name, value in named if value is not None]
+        return ", ".join([f"{family}, custom size", *parts, f"patch {patch.rpartition('/')[2]}"])
+
+
+# Number of images below which the bias of FID is as large as the differences of interest. KID is unbiased and comes first.
+SMALL = 2000
+Measure = Literal["KID", "FID"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Scores of an evaluation; a number is None if it could not be computed."""
+
+    fid: float
+    kid: float | None = None
+    kid_interval: list[float] | None = None
+    floor: float | None = None
+    floor_n: list[int] | None = None
+    n_real: int
+    n_generated: int
+    extractor: str
+    sha256: str
+    resize: str
+    kind: str = ""
+    comparable: bool
+    note: str = ""
+    warnings: list[str] = field(default_factory=list)
+    copies: float | None = None
+    copies_held_out: float | None = None
+    fid_interval: list[float] | None = None
+    floor_at_n: float | None = None
+    clipped_real: float | None = None
+    clipped_generated: float | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """Size of the smaller image set."""
+        return min(self.n_real, self.n_generated)
+
+    def value(self, measure: str) -> float:
+        """Return the score by measure; infinite without KID, so that it does not come first."""
+        known = self.fid if measure == "FID" else self.kid
+        return math.inf if known is None else known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Fall of KID since the evaluation `start`, and its 95% interval."""
+
+    start: str
+    fall: float
+    interval: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95% interval of KID.
+
+    `n` is the size of the smaller image set.
+    """
+
+    exact: str
+    fid: float
+    kid: float | None
+    interval: list[float] | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleFiles:
+    """Manifests of generated images, of their features, and of the features of the real tiles; None if absent."""
+
+    samples: Path
+    features: Path | None
+    real_features: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFacts:
+    """Samples of a run and their score; None if a stage was not run."""
+
+    name: str
+    run: str
+    dataset: str
+    at: Literal["untrained", "start", "final", "codec"] | int
+    label: str
+    weights: str
+    sampler: str
+    order: int | None
+    steps: int
+    times: list[int] | None
+    epsilon_scaling: float
+    guidance: float
+    guidance_channels: str
+    guidance_interval: list[float] | None
+    guide: str | None
+    real_split: str
+    ema: float | None = None
+    cache: str | None = None
+    pipefusion: str | None = None
+    is_exact: bool | None = None
+    blocks: list[int] | None = None
+    cost: Cost | None = None
+    images: int | None = None
+    images_per_second: float | None = None
+    network_evaluations: int | None = None
+    score: Score | None = None
+    gain: Gain | None = None
+    grid: Path | None = None
+    curves: dict[str, Any] | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    files: SampleFiles | None = None
+
+    @property
+    def solver(self) -> str:
+        """Description of the sampler, including cache or patches."""
+        order = f", order {self.order}" if self.order is not None else ""
+        times = ", chosen times" if self.times is not None else ""
+        scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
+        reused = ""
+        if self.pipefusion is not None:
+            reused = f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
+        elif self.cache is not None:
+            share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
+            reused = f", {self.cache} (not exact{share})"
+        return f"{self.sampler} {self.steps}{order}{times}{scaling}{reused}"
+
+    @property
+    def guided(self) -> str:
+        """Description of the guidance; empty without guidance."""
+        if self.guidance == 1.0:
+            return ""
+        away = f", away from the {self.guide}" if self.guide is not None else ""
+        where = ""
+        if self.guidance_interval is not None:
+            low, high = self.guidance_interval
+            where = f", from {low:g} to {high:g} of the timesteps"
+        count = f"; {self.network_evaluations} evaluations" if self.network_evaluations is not None else ""
+        return f"guidance {self.guidance}, {self.guidance_channels}{away}{where}{count}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Wall time of a stage for one name and dataset."""
+
+    stage: str
+    name: str
+    dataset: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Provenance of a manifest."""
+
+    stage: str
+    name: str
+    digest: str
+    code: str
+    commit: str
+    host: str
+    written: str
+    seconds: float
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All content of the report on an experiment.
+
+    Attributes:
+        benches: results of `dithc bench KIND --json` by kind, except scaling.
+    """
+
+    name: str
+    title: str
+    written: str
+    datasets: list[DatasetFacts]
+    runs: list[RunFacts]
+    evaluations: list[EvaluationFacts]
+    timings: list[Timing]
+    origins: list[Origin]
+    warnings: list[str]
+    machine: list[str]
+    versions: dict[str, str]
+    benches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
+    stepwise_paper: Printed | None = None  # figure 9 of the paper; None if unknown
+    seed: int = 0  # root seed of the experiment
+    config: Path | None = None  # configuration file for commands; None if unknown
+    missing: dict[str, list[str]] = field(default_factory=dict)  # expected results that were not run, by stage
+
+    @property
+    def measure(self) -> Measure:
+        """Primary measure: KID if a set is small and all scores have KID, else FID."""
+        scores = [item.score for item in self.evaluations if item.score]
+        small = any(one.n < SMALL for one in scores)
+        return "KID" if small and all(one.kid is not None for one in scores) else "FID"
+
+    @property
+    def seconds(self) -> float:
+        """Total wall time of all stages."""
+        return sum(timing.seconds for timing in self.timings)
+
+    def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
+        """Return evaluations on a dataset: untrained, before, during and after training, codec last."""
+        order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
+        chosen = [item for item in self.evaluations if item.dataset == dataset]
+        return sorted(
+            chosen,
+            key=lambda item: (item.at == "codec", item.at if isinstance(item.at, int) else order.get(item.at, 0)),
+        )
+
+    def best(self, dataset: str) -> EvaluationFacts | None:
+        """Return the best evaluation of samples of a dataset, preferring published features; None without scores."""
+        scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
+
+        def rank(item: EvaluationFacts) -> tuple[bool, float]:
+            return (not item.score.comparable, item.score.value(self.measure)) if item.score else (True, 0.0)
+
+        return min(scored, key=rank, default=None)
+
+    def dataset(self, name: str) -> DatasetFacts:
+        """Return a dataset by name."""
+        return next(item for item in self.datasets if item.name == name)
+
+    def chain(self, run: str) -> list[RunFacts]:
+        """Return a run and its ancestors, the first ancestor first."""
+        chosen = next(item for item in self.runs if item.name == run)
+        return [*(self.chain(chosen.init) if chosen.init else []), chosen]
+
+    @property
+    def last_runs(self) -> list[RunFacts]:
+        """Runs that initialize no other run."""
+        started = {item.init for item in self.runs}
+        return [item for item in self.runs if item.name not in started]

@@ -1,0 +1,78 @@
+"""The sampled network: trained, at the start of training, or with untrained initial weights."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dithc.config import training
+from dithc.core.artifacts import Store
+from dithc.core.logging import UserError, logger, problem
+from dithc.core.tensor_files import read_tensors
+from dithc.model import DiT, DiTConfig
+from dithc.sample.job import Job
+from dithc.sample.posthoc_ema import average_of
+
+log = logger(__name__)
+
+
+def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
+    """Return the network of an evaluation and the metadata of its checkpoint.
+
+    `final` is the step of the run's manifest, `start` step 0 of the same training run (for fine-tuning: the adapted
+    pre-trained weights), `untrained` the initial weights from the run's seed, and a number the step of that number.
+    Raises UserError if the checkpoint is missing or damaged.
+    """
+    evaluation = job.evaluation
+    assert job.checkpoint is not None
+    store, last = Store.of_run(job.checkpoint)
+    step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
+    if isinstance(evaluation.at, int) and step != last and step not in store.steps():
+        raise problem(
+            f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",
+            got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
+            expected=f"a checkpoint of step {step}",
+            fix=f"evaluate one of these, or delete {job.checkpoint} and that folder to retrain with `keep_every`",
+        )
+    checkpoint = store.open(step, manifest=job.checkpoint)
+    meta = checkpoint.meta
+    with torch.random.fork_rng():
+        torch.manual_seed(meta["seed"])
+        model = DiT(DiTConfig(**meta["model"]))
+    if evaluation.at != "untrained":
+        path = checkpoint.weights(evaluation.weights)
+        averaged = None
+        if evaluation.ema is not None:
+            snapshots, manifest = job.snapshots, job.checkpoint
+            averaged, meta["average"] = average_of(
+                store, checkpoint, length=evaluation.ema, snapshots=snapshots, manifest=manifest
+            )
+        try:
+            model.load_state_dict(read_tensors(path) if averaged is None else averaged)
+        except (UserError, RuntimeError) as error:
+            raise problem(
+                f"weights {path} do not fit the model in their checkpoint.json",
+                got=error,
+                expected="the weights written together with checkpoint.json",
+                fix=f"delete {job.checkpoint} and the folder {store.folder}, then rerun the workflow to retrain",
+            ) from error
+    log.info(f"sampling {describe(evaluation, step=checkpoint.step)} from {checkpoint.folder}")
+    return model.eval(), meta
+
+
+def load_guide(job: Job) -> DiT | None:
+    """Return the network that guidance moves away from, if it differs from the sampled network."""
+    guide = job.evaluation.guide
+    if guide is None:
+        return None
+    log.info("sampling two networks; the first is the guide")
+    return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide, "ema": None})))[0]
+
+
+def describe(evaluation: training.Evaluation, *, step: int) -> str:
+    if evaluation.at == "codec":
+        return "reconstructions of real tiles"
+    if evaluation.at == "untrained":
+        return "untrained initial weights"
+    length = "" if evaluation.ema is None else f" (length {evaluation.ema})"
+    return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights{length} of step {step}"

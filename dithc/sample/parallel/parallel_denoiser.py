@@ -1,0 +1,115 @@
+"""Network call distributed over ranks: by rows of its batch first, then by tokens of each image.
+
+N rows of a batch (images, or both branches of their guidance), n of this rank; Z latent channels, h, w latent; T
+tokens, t of this rank, D width, p side of a patch.
+"""
+
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.engine.hcops import token_shard, vector
+from dithc.model import DiT
+from dithc.sample.parallel.block_cache import Blocks, cache_of
+from dithc.sample.parallel.pipefusion import Staged, by_token, embedded, rotated_from
+from dithc.sample.parallel.rank_set import Ranks, cut, starts
+from dithc.sample.parallel.shared_buffers import explained
+
+ALONE = Ranks()
+
+
+class Denoiser:
+    """Distributed DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32.
+
+    Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows
+    nor on the token layout (except with ring, see `attention.Messages`).
+    """
+
+    def __init__(
+        self,
+        model: DiT,
+        *,
+        bf16: bool = False,
+        rows: Ranks = ALONE,
+        tokens: Ranks = ALONE,
+        over: token_shard.Across | None = None,
+        blocks: Blocks | None = None,
+        cache: training.FirstBlock | training.Taylor | None = None,
+        stages: Ranks = ALONE,
+        pipefusion: training.Pipefusion | None = None,
+    ) -> None:
+        """Prepare the parts of this rank.
+
+        Args:
+            model: network in evaluation mode.
+            bf16: whether products use bf16 (autocast).
+            rows, tokens, stages: ranks that share the rows of a batch, the tokens of an image, the blocks of the network.
+            over: attention of the ranks that share tokens; None for one rank.
+            blocks: blocks of an earlier denoiser with the same model, `over` and cache setting; None to create them.
+            cache, pipefusion: approximations across calls, which then belong to one sampling run, with the same rows at
+                one timestep.
+        """
+        self.model = model
+        # Other networks are called directly, without a partition.
+        if blocks is None and isinstance(model, DiT):
+            blocks = model.chain(to_patches=cache is None)
+        self._blocks = blocks
+        self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
+        self._lengths = cut(model.config.num_tokens, tokens.size)
+        self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
+        self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
+
+    @property
+    def tally(self) -> Tensor:
+        """(4) fp64: savings of the cache, see `cache.Cached`; zeros without a cache."""
+        return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
+        lengths = cut(len(x), self._rows.size)
+        if len(x) < self._rows.size:  # too few rows to share: every rank computes all
+            return self._of_rows(x, t, y)
+        first = starts(lengths)[self._rows.rank]
+        mine = slice(first, first + lengths[self._rows.rank])
+        return self._rows.joined(self._of_rows(x[mine], t[mine], y[mine]), lengths)
+
+    def _of_rows(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        config = self.model.config
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
+            token_shard.part_of(config.num_tokens, self._over if self._staged is None else self._staged.keys),
+        ):
+            if self._blocks is None:
+                whole: Tensor = self.model(x, t, y)
+                return whole.float()
+            if self._staged is not None:
+                return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
+            try:
+                strip = self._strip(x, t, y)
+            except ValueError as error:
+                if self._over is None or (absent := self._over.absent()) is None:
+                    raise
+                raise explained(error, absent) from error
+            patches = self._tokens.joined(strip, self._lengths, dim=1)  # (n, T, p*p*out)
+            return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
+
+    def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        """Return the patches (n, t, p*p*out) of this rank's tokens."""
+        model, blocks = self.model, self._blocks
+        assert blocks is not None
+        first = starts(self._lengths)[self._tokens.rank]
+        mine = slice(first, first + self._lengths[self._tokens.rank])
+        if self._tokens.size == 1:
+            tokens = model.x_embedder(x) + model.pos_embed  # (n, T, D)
+        else:
+            tokens = embedded(model, by_token(model, x), mine)  # (n, t, D)
+        c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
+        with rotated_from(model, mine):
+            if self._over is not None:
+                self._over.begin()
+            if self._cache is None:
+                return blocks(tokens, c)
+            tokens = self._cache(blocks, tokens, c, float(t[0]))
+        patches: Tensor = model.final_layer(tokens, c)
+        return patches

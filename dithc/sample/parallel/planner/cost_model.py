@@ -1,0 +1,279 @@
+"""Predicted seconds of a network call and of a sampling run for degrees: closed-form functions of rates.
+
+n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
+Ulysses and ring; F FLOP/s of a rank, B bytes/s.
+Included: products and attention, shared by tokens, and slower for few tokens; per-row work, per rank or shared in
+memory; all communication; pipeline waits; the decoder. Not included: sampler arithmetic and writing.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from dithc.engine.hardware import Machine
+from dithc.sample.parallel.degrees import Degrees, Work
+
+FP32_BYTES, NANO = 4, 1e-9
+# fp32 values that are read or written per value that a ring combines; a copy reads one and writes one.
+JOIN_PASSES, COPY_PASSES = 7, 2
+# Values per token, in units of D, that are copied in addition to the communication of Ulysses and ring.
+ULYSSES_COPIES, RING_COPIES = 8, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Cost of an exchange with all ranks of a node active: latency in seconds, bandwidth in bytes/s sent and received."""
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, size: float) -> float:
+        return self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Rates of ranks and links.
+
+    Attributes:
+        flops: F, with many tokens.
+        half_tokens: total tokens of all rows at which products reach half of F; attention does not depend on it.
+        inside, between: links within and between nodes; None if unknown.
+        copying: bytes per second of a rank's copies in memory.
+        meeting: seconds of a barrier within a node.
+        leaving: extra seconds per block if attention is a separate call, as with messages; half of it per further ring
+            step.
+        hidden: share of a message hidden behind computation: 1 with a core for communication threads.
+        call: seconds of a network call outside of blocks.
+        decoding: seconds per image and rank.
+        crowding: active ranks per node, ascending, and the relative computing time, interpolated; empty for no effect.
+        source: origin of the rates.
+    """
+
+    flops: float
+    half_tokens: float = 0.0
+    inside: Link | None
+    between: Link | None
+    copying: float
+    meeting: float = 0.0
+    leaving: float = 0.0
+    hidden: float = 1.0
+    call: float = 0.0
+    decoding: float = 0.0
+    crowding: Sequence[tuple[int, float]] = ()
+    source: str = ""
+
+    def crowded(self, ranks: int) -> float:
+        """Return the computing time with `ranks` active ranks per node, relative to all."""
+        if not self.crowding:
+            return 1.0
+        counts, seconds = zip(*self.crowding, strict=True)
+        return float(np.interp(ranks, counts, seconds))
+
+
+# Rates for checks of validity rather than time: a rank with some cores of a current server.
+NOMINAL = Rates(
+    flops=1e12,
+    half_tokens=16,
+    inside=Link(latency=20e-6, bandwidth=4e9),
+    between=Link(latency=50e-6, bandwidth=2e9),
+    copying=10e9,
+    meeting=10e-6,
+    leaving=250e-6,
+    source="assumed: a current server",
+)
+
+MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a description is available
+
+
+def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
+    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
+
+    `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
+    """
+    network = machine.network
+    assert network is not None, "a description with `network`"
+    far = max(1.0, ranks_a_node / network.cards_per_node) / network.bandwidth + 1 / network.core_bandwidth
+    latency = (network.latency_ns + 2 * network.overhead_ns) * NANO
+    near = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
+    given: dict[str, Any] = {
+        "inside": Link(latency=network.memory_latency_ns * NANO, bandwidth=near),
+        "between": Link(latency=latency, bandwidth=bandwidth or 1 / far),
+        "copying": network.rank_memory_bandwidth or network.memory_bandwidth,
+        "meeting": MEETING_SECONDS,
+        "leaving": LEAVING_SECONDS,
+        "source": f"described: {machine.model_name}",
+    }
+    return Rates(**(given | more))
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds of a call: computing time of a rank, and communication time in addition."""
+
+    computing: float
+    exchange: float
+
+    @property
+    def whole(self) -> float:
+        return self.computing + self.exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Predicted seconds of some work on equal ranks."""
+
+    work: Work
+    rates: Rates
+    ranks: int
+    ranks_a_node: int
+    _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def call(self, degrees: Degrees, rows: int) -> Seconds:
+        """Return the seconds of a network call with these rows, of both branches and all windows."""
+        work, rates = self.work, self.rates
+        if work.heads == 0:
+            return Seconds(0.0, 0.0)
+        n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
+        t = -(-work.tokens // degrees.tokens)
+        if work.patches:
+            return self._staged(degrees, n, rows)
+        share = t / work.tokens
+        attention = n * share * work.attention_flops / rates.flops
+        products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
+        computing = products + attention + n * work.uncut_flops / degrees.shared / rates.flops
+        exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
+        return Seconds(computing + rates.call, exchange)
+
+    def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
+        """Return `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
+        work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
+        row = (n, 1) if degrees.stages > 1 else (1, n)  # number of consecutive units, and rows of each
+        kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
+        computing, exchange = self.rates.call, self._of_branches(degrees, n, rows)
+        for share, units, of_unit, t in kinds:
+            if share > 0:
+                seconds = self._through(degrees.stages, units, of_unit, t)
+                computing, exchange = computing + share * seconds.computing, exchange + share * seconds.exchange
+        if degrees.stages > 1:
+            output = n * work.tokens * work.numbers * FP32_BYTES
+            exchange += (degrees.stages - 1).bit_length() * self._link(degrees.stages).seconds(output)
+        return Seconds(computing, exchange)
+
+    def _through(self, stages: int, units: int, n: int, t: int) -> Seconds:
+        """Return the seconds of `units` units of n rows of t tokens in the pipeline, including fill and stalls."""
+        work, rates = self.work, self.rates
+        deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
+        products = share * work.linear_flops * (1 + rates.half_tokens / (n * t))
+        flops = n * (products + share * work.attention_flops + work.uncut_flops)
+        one, turns = deepest * flops / rates.flops, units + stages - 1
+        if stages == 1:
+            return Seconds(units * one, 0.0)
+        message = self._link(stages).seconds(n * t * work.width * FP32_BYTES)
+        exposed = message - rates.hidden * min(message, one)
+        return Seconds(turns * one, (stages - 1) * message + (units - 1) * exposed)
+
+    def job(self, degrees: Degrees) -> Seconds:
+        """Return the seconds until the busiest group has generated its shards."""
+        groups = min(self.ranks // degrees.size, len(self.work.shards))
+        crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
+        of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
+        busiest = Seconds(0.0, 0.0)
+        for shards in self._dealt(groups):
+            computing = crowded * sum(count * of_shard[images].computing for images, count in shards.items())
+            exchange = sum(count * of_shard[images].exchange for images, count in shards.items())
+            busiest = max(busiest, Seconds(computing, exchange), key=lambda seconds: seconds.whole)
+        return busiest
+
+    @cached_property
+    def alone(self) -> float:
+        """Seconds on one rank while the other ranks are idle."""
+        whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
+        return self.rates.crowded(1) * whole
+
+    def knows(self, degrees: Degrees) -> bool:
+        """Return whether the required link rates are available."""
+        spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
+        return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
+
+    def _shard(self, degrees: Degrees, images: int) -> Seconds:
+        """Return the seconds of a group for a shard with this number of images."""
+        work = self.work
+        computing = exchange = 0.0
+        whole, rest = divmod(-(-images // degrees.data), work.batch)
+        for size, times in ((work.batch, whole), (rest, 1)):
+            if size * times == 0:
+                continue
+            for branches, calls in ((work.branches, work.calls - work.lone_calls), (1, work.lone_calls)):
+                seconds = self.call(degrees, size * branches * work.windows)
+                computing += times * calls * seconds.computing
+                exchange += times * calls * seconds.exchange
+            together = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
+            decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
+            computing += times * decoded * self.rates.decoding
+        return Seconds(computing, exchange)
+
+    def _dealt(self, groups: int) -> Sequence[Counter[int]]:
+        """Return the distinct distributions of shards to groups, by images per shard."""
+        if groups not in self._groups:
+            shards = self.work.shards
+            dealt = {tuple(sorted(shards[group::groups])) for group in range(min(groups, len(shards)))}
+            self._groups[groups] = [Counter(part) for part in dealt]
+        return self._groups[groups]
+
+    def _is_inside(self, span: int) -> bool:
+        """Return whether consecutive groups of this size always stay within a node."""
+        return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
+
+    def _link(self, span: int) -> Link:
+        link = self.rates.inside if self._is_inside(span) else self.rates.between
+        assert link is not None, "call `knows` before"
+        return link
+
+    def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
+        """Return the seconds to exchange outputs in fp32, once per call."""
+        if degrees.rows == 1 or rows < degrees.rows:
+            return 0.0
+        whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
+        return self._joined(degrees.rows, whole, span=degrees.rows * degrees.inner)
+
+    def _joined(self, members: int, whole: float, *, span: int) -> float:
+        """Return the seconds to gather a tensor of this number of bytes on all ranks, in memory or by messages."""
+        part = whole / members
+        if self.work.in_memory and self._is_inside(span):
+            return self.rates.meeting + (part + whole) / self.rates.copying
+        return self._link(span).seconds(whole - part)
+
+    def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
+        """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
+        work, rates = self.work, self.rates
+        if degrees.tokens == 1:
+            return 0.0
+        link = self._link(degrees.tokens)
+        strip = n * t * work.width * work.number_bytes  # bytes of (n, t, D)
+        whole = degrees.tokens * n * t * work.numbers * work.number_bytes
+        ends = self._joined(degrees.tokens, whole, span=degrees.tokens)
+        if degrees.shared > 1:
+            return ends + work.depth * (2 * strip / rates.copying + rates.meeting)
+        block = rates.leaving
+        if degrees.ulysses > 1:
+            block += self._swapped(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
+        if degrees.ring > 1:
+            hop = link.seconds(2 * strip)
+            exposed = hop - rates.hidden * min(hop, attention / (work.depth * degrees.ring))
+            joined = JOIN_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
+            block += (degrees.ring - 1) * (exposed + joined + rates.leaving / 2) + RING_COPIES * strip / rates.copying
+        return ends + work.depth * block
+
+    def _swapped(self, ulysses: int, strip: float) -> float:
+        """Return the seconds of two all-to-all exchanges: queries, keys and values by heads, and mixed values back."""
+        link = self._link(ulysses)
+        beside = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
+        near = 4 * strip * (beside - 1) / ulysses / (self.rates.inside or link).bandwidth
+        far = 4 * strip * (ulysses - beside) / ulysses / link.bandwidth
+        return 2 * link.latency + near + far

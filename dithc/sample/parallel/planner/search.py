@@ -1,0 +1,158 @@
+"""Valid degrees ordered by predicted seconds of the job, and reasons against other degrees."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dithc.core.logging import problem
+from dithc.sample.parallel.degrees import Degrees, Work, fault, ways
+from dithc.sample.parallel.planner.cost_model import NOMINAL, Costs, Rates
+
+# A ring rounds differently from one rank. It is chosen only if it takes less than this share of the seconds without it.
+RING_SHARE = 0.9
+ALIKE = 0.005  # resolution of predictions, as a share of the least seconds
+UNKNOWN = "the required links are neither measured nor described"
+MOST_RANKS = 1 << 14  # limit for enumeration within seconds
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Degrees and their prediction.
+
+    Attributes:
+        seconds: time until the last group is done.
+        exchange: part of `seconds` in which the busiest group only communicates.
+        speedup, ideal: speedup over one rank, and divided by the number of ranks.
+    """
+
+    degrees: Degrees
+    seconds: float
+    exchange: float
+    speedup: float
+    ideal: float
+
+    def order(self, least: float) -> tuple[int, int, int, int, float]:
+        """Return the sort key: seconds in steps of ALIKE, then inner degree, rows, size."""
+        later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
+        return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Legal choices, best first, rejected options with reasons, and the costs that order them."""
+
+    legal: Sequence[Choice]
+    refused: Sequence[tuple[Degrees, str]]
+    costs: Costs
+
+    @property
+    def best(self) -> Choice:
+        """The fastest choice; ring only if it saves more than 10%."""
+        first = self.legal[0]
+        exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
+        return first if first.seconds < RING_SHARE * exact.seconds else exact
+
+    def why(self) -> str:
+        """Return a line with the choice, its time and the runner-up."""
+        best, costs = self.best, self.costs
+        others = [choice for choice in self.legal if choice is not best]
+        next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
+        if others and others[0].order(best.seconds) < best.order(best.seconds):
+            next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds differently and saves too little"
+        return (
+            f"{best.degrees}: {best.seconds:.3g} s predicted ({best.exchange / best.seconds if best.seconds else 0:.1%} "
+            f"exchange), {best.speedup:.3g} times one rank, {best.ideal:.0%} of {costs.ranks} ranks{next_best}"
+        )
+
+    def table(self, most: int = 16) -> str:
+        """Return lines for the user: the best degrees, then rejected ones."""
+        lines = [f"   seconds  exchange  times one rank  of {self.costs.ranks} ranks  degrees"]
+        lines += [
+            f"{choice.seconds:10.4g}  {choice.exchange / choice.seconds if choice.seconds else 0:8.1%}  {choice.speedup:14.4g}"
+            f"  {choice.ideal:{len(str(self.costs.ranks)) + 9}.1%}  {choice.degrees}"
+            f"{'  <- chosen' if choice is self.best else ''}"
+            for choice in self.legal
+            if choice is self.best or choice in self.legal[:most]
+        ]
+        if len(self.legal) > most:
+            lines.append(f"  and {len(self.legal) - most} more, {self.legal[-1].seconds:.4g} s the slowest")
+        return "\n".join([*lines, *self._refusals()])
+
+    def _refusals(self) -> Iterator[str]:
+        """Yield one line per type of reason, with its first example."""
+        kinds: dict[str, list[tuple[Degrees, str]]] = {}
+        for degrees, why in self.refused:
+            kinds.setdefault(re.sub(r"\d+", "N", why), []).append((degrees, why))
+        if kinds:
+            yield f"rejected: {len(self.refused)}"
+        for (degrees, why), *others in kinds.values():
+            yield f"  {degrees}: {why}{f'; and {len(others)} more' if others else ''}"
+
+
+def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
+    """Predict all valid degrees; `fixed` degrees are given. UserError with the reason if none is possible.
+
+    Of data degrees with equal largest parts, only the smallest is considered.
+    """
+    if costs.ranks > MOST_RANKS:
+        fix = "start fewer ranks, or set lower degrees"
+        raise problem("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
+    fixed = fixed or {}
+    legal, refused = [], []
+    stages, work = fixed.get("stages", 1), costs.work
+    useful = 2 * stages * work.windows * work.tokens  # with more ranks than this, some have no part of an image
+    for way in ways(min(costs.ranks, useful), windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
+        if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
+            continue
+        why = fault(way, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+        if why is None and not costs.knows(way):
+            why = UNKNOWN
+        if why is not None:
+            refused.append((way, why))
+            continue
+        for data in _parts(costs, way, fixed):
+            degrees = replace(way, data=data)
+            why = fault(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+            if why is not None:
+                refused.append((degrees, why))
+                continue
+            seconds = costs.job(degrees)
+            speedup = costs.alone / seconds.whole if seconds.whole else 1.0
+            legal.append(Choice(degrees, seconds.whole, seconds.exchange, speedup, speedup / costs.ranks))
+    if not legal:
+        raise _none(costs, fixed, refused)
+    least_of_all = min(choice.seconds for choice in legal)
+    return Chosen(legal=sorted(legal, key=lambda choice: choice.order(least_of_all)), refused=refused, costs=costs)
+
+
+def least(
+    work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
+) -> Degrees:
+    """Return the fastest degrees for some work; `fixed` degrees are given. UserError if none is possible."""
+    return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
+
+
+def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
+    """Yield the smallest data degree for each number of images per part."""
+    if "data" in fixed:
+        yield fixed["data"]
+        return
+    most = max(costs.work.shards, default=1)
+    seen = set()
+    for data in range(1, min(most, costs.ranks // way.size) + 1):
+        each = tuple(-(-images // data) for images in sorted(set(costs.work.shards)))
+        if each not in seen:
+            seen.add(each)
+            yield data
+
+
+def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, str]]) -> Exception:
+    why = fault(Degrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+    why = why or (refused[0][1] if refused else "no degrees are left")
+    said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
+    return problem(
+        "machine.sampling",
+        got=f"{said}: {why}",
+        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} per node, that fit the work",
+        fix="set a degree to auto, or start another number of ranks",
+    )

@@ -1,0 +1,145 @@
+"""Group of ranks that generates a shard: data parts of the images, branches and windows, stages, and parts of the tokens."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dithc.core.logging import problem
+from dithc.engine import native
+from dithc.engine.comm import Group
+from dithc.latents import Codec
+from dithc.sample.parallel.attention import Messages, SharedKeys
+from dithc.sample.parallel.degrees import Degrees
+from dithc.sample.parallel.parallel_decoder import ByRows, Decoding
+from dithc.sample.parallel.rank_set import Ranks, cut, starts
+from dithc.sample.parallel.shared_buffers import Joining
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """This rank's place in its group; by default a single rank.
+
+    Attributes:
+        number: number of the group, from 0; None outside of groups.
+        members: all ranks of the group.
+        data: this rank's part of a shard's images, and the number of parts.
+        part: ranks that generate the same images.
+        leaders: first rank of each part; None on other ranks.
+        rows, tokens, stages: ranks that share rows of a batch, tokens of an image, blocks of the network.
+        ulysses, ring: ranks that share tokens by heads, and in sets that pass keys and values on.
+    """
+
+    degrees: Degrees = field(default_factory=Degrees)
+    number: int | None = 0
+    members: Ranks = field(default_factory=Ranks)
+    data: tuple[int, int] = (0, 1)
+    part: Ranks = field(default_factory=Ranks)
+    leaders: Ranks | None = field(default_factory=Ranks)
+    rows: Ranks = field(default_factory=Ranks)
+    tokens: Ranks = field(default_factory=Ranks)
+    ulysses: Ranks = field(default_factory=Ranks)
+    ring: Ranks = field(default_factory=Ranks)
+    stages: Ranks = field(default_factory=Ranks)
+
+    @classmethod
+    def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
+        """Return this rank's team; collective.
+
+        `groups` are disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
+        Raises UserError if ranks that share keys and values are on several nodes.
+        """
+        if group.size == 1:
+            return cls()
+        # ranks of a group: (data, rows, stages, sets of the ring, ranks of a set)
+        shape = degrees.data, degrees.rows, degrees.stages, degrees.tokens // degrees.ulysses, degrees.ulysses
+        grid, messages = np.arange(degrees.size).reshape(shape), degrees.shared == 1
+        cuts = {
+            "members": [list(range(degrees.size))],
+            "leaders": [grid[:, 0, 0, 0, 0].tolist()],
+            "part": _along(grid, 1, 2, 3, 4),
+            "rows": _along(grid, 1),
+            "stages": _along(grid, 2),
+            "tokens": _along(grid, 3, 4),
+            "ring": _along(grid, *([3] if messages else [])),
+            "ulysses": _along(grid, *([4] if messages else [])),
+        }
+        said = group.gather_objects((group.node, native.library() is not None))
+        nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
+        if not messages:
+            _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
+        found: dict[str, Ranks | None] = {}
+        for name, parts in cuts.items():
+            of_world = [[members[i] for i in part] for members in groups for part in parts]
+            made = group.part(of_world)
+            mine = next((part for part in of_world if group.rank in part), None)
+            if mine is None:
+                found[name] = None
+                continue
+            is_near = len({nodes[rank] for rank in mine}) == 1 and have_kernels
+            found[name] = Ranks(mine.index(group.rank), len(mine), made, Joining(made) if is_near else None)
+        number = next((number for number, members in enumerate(groups) if group.rank in members), None)
+        if number is None:
+            return cls(number=None, leaders=None)
+        place = list(groups[number]).index(group.rank)
+        data = place // (degrees.rows * degrees.inner), degrees.data
+        return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
+
+    def over(self, num_tokens: int) -> SharedKeys | Messages | None:
+        """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
+        if self.tokens.size == 1:
+            return None
+        lengths = cut(num_tokens, self.tokens.size)
+        if self.degrees.shared > 1:
+            return SharedKeys(self.tokens, lengths)
+        return Messages(self.ulysses, self.ring, lengths)
+
+    def decoding(self, codec: Codec, *, by_rows: ByRows) -> Decoding:
+        """Return the decoder of this rank's images, with the result on the first rank of the part."""
+        return Decoding(codec, self.part, by_rows=by_rows)
+
+    def mine(self, indices: Sequence[int]) -> Sequence[int]:
+        """Return the images of a shard that this rank generates, alone or jointly."""
+        part, parts = self.data
+        lengths = cut(len(indices), parts)
+        first = starts(lengths)[part]
+        return indices[first : first + lengths[part]]
+
+    def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the results of two calls, (N, ...) of equal shape; two branches are computed in parallel."""
+        if self.rows.size == 1:
+            return one(), other()
+        mine = (one, other)[self.rows.rank]()
+        first, second = self.rows.joined(mine.unsqueeze(0), [1, 1])
+        return first, second
+
+    def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
+        """Return the images of shard indices `of` on the group's first rank; None on others.
+
+        `images` are those of this rank's part, read on its first rank; None without images.
+        """
+        if self.leaders is None:
+            return None
+        return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
+
+
+def _along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
+    """Return the ranks that differ in these axes only."""
+    ends = range(-len(axes), 0)
+    found: list[list[int]] = np.moveaxis(grid, axes, ends).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
+    return found
+
+
+def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
+    for members in parts:
+        if len({nodes[rank] for rank in members}) > 1:
+            raise problem(
+                "machine.sampling.shared_degree",
+                got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
+                expected="ranks of one node, which share memory",
+                fix="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
+            )

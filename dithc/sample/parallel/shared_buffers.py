@@ -1,0 +1,99 @@
+"""Memory shared by the ranks of a node, and concatenation of tensors in it."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dithc.core.logging import UserError, problem
+from dithc.engine import native
+from dithc.engine.comm import Group
+
+MEETING_SECONDS = 1800.0
+PAGE_BYTES = 4096
+WAITED_FOR = "a process that was waited for "  # the text of the kernels' error before the cause
+LOST = 1  # not an input error
+GROWTH = 2  # minimum growth factor of a segment that is too small
+
+
+class Shared:
+    """Shared memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._segments: list[Any] = []
+
+    def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return a tensor at the start of the memory. All ranks request the same tensors in the same order."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if not self._segments or num_bytes > self._segments[-1].memory.numel():
+            self._segments.append(_made(num_bytes, self._group))
+        return tensor_in(self._segments[-1], shape, dtype)
+
+    def meet(self, calls: Any) -> None:
+        """Record in `calls` a wait until all ranks have written the latest tensor."""
+        self._segments[-1].meet(calls)
+
+    def absent(self) -> str | None:
+        return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
+
+
+class Joining:
+    """Concatenation of tensors in memory shared by the ranks of a node, without messages.
+
+    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger buffers
+    replace small ones.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._memories: deque[Any] = deque([None, None])
+
+    def __call__(self, part: Tensor, lengths: Sequence[int], *, rank: int, dim: int) -> Tensor:
+        """Return the concatenation of all parts along `dim`; UserError if a rank is missing.
+
+        `lengths` are the sizes of all parts along `dim`, in the order of `rank`; other sizes are equal.
+        """
+        shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
+        segment = self._segment(math.prod(shape) * part.dtype.itemsize)
+        whole = tensor_in(segment, shape, part.dtype)
+        whole.narrow(dim, sum(lengths[:rank]), lengths[rank]).copy_(part)
+        try:
+            segment.meet(native.library())
+        except ValueError as error:
+            if (absent := segment.absent()) is None:
+                raise
+            raise explained(error, absent) from error
+        return whole.clone()
+
+    def _segment(self, num_bytes: int) -> Any:
+        segment = self._memories[0]
+        if segment is None or num_bytes > segment.memory.numel():
+            known = 0 if segment is None else GROWTH * segment.memory.numel()
+            segment = self._memories[0] = _made(max(num_bytes, known), self._group)
+        self._memories.rotate()
+        return segment
+
+
+def _made(num_bytes: int, group: Any) -> Any:
+    whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+    return Group.segment(whole, over=group, timeout_seconds=MEETING_SECONDS)
+
+
+def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
+    return memory.view(dtype).view(tuple(shape))
+
+
+def explained(error: ValueError, absent: str) -> UserError:
+    told = problem(
+        f"{absent} is lost while ranks generate an image together",
+        got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
+        expected="all ranks that share an image, until it is complete",
+        fix="find the cause in the log of that rank (a signal, memory), then restart: finished shards are kept",
+    )
+    told.status = LOST
+    return told

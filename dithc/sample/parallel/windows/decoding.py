@@ -1,0 +1,93 @@
+"""Decoding of a scene's latent by rows of tiles, on all ranks.
+
+If a codec has a bounded receptive field (`reach`: convolutions only), tiles are decoded with a margin that is cropped,
+and the image equals the decoded complete latent up to rounding. Otherwise (norms over the image, attention) no bounded
+decoding is equal: tiles of the network's image size overlap by half and are blended.
+Z latent channels, H, W latent of a scene; C bands, f factor of the codec, P rows of pixels of a tile.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dithc.latents import Codec
+from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel.windows.window_grid import firsts, shares
+
+ALONE = Ranks()
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tile along an axis: latent positions first..end, and its pixel weights (f (end - first))."""
+
+    first: int
+    end: int
+    share: Tensor
+
+
+def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Span]:
+    """Return the tiles along an axis of a latent; the weights of each pixel sum to 1."""
+    if reach is None:
+        begins = firsts(length, side, stride=max(1, side // 2))
+        of_pixels = shares([first * factor for first in begins], side * factor, length * factor)
+        return [Span(first, first + side, share) for first, share in zip(begins, of_pixels, strict=True)]
+    found = []
+    for inner in range(0, length, side):
+        first, end = max(0, inner - reach), min(length, inner + side + reach)
+        places = torch.arange(first, end)
+        counts = (places >= inner) & (places < inner + side)
+        found.append(Span(first, end, counts.float().repeat_interleave(factor)))
+    return found
+
+
+@torch.no_grad()
+def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
+    """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
+
+    `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
+    layout depends on the sizes only, so the number of ranks does not change any bit.
+    """
+    f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
+    rows, columns = (
+        spans(length, side, factor=f, reach=codec.reach) for length, side in zip(latent.shape[1:], tile, strict=True)
+    )
+    open_rows: Tensor | None = None  # (C, rows, f W): from row `done` on, to which later tiles may add
+    for number, row in enumerate(rows):
+        grown: Tensor | None = None
+        for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks):
+            if grown is None:
+                grown = pixels.new_zeros(len(pixels), row.end * f - done, width)
+                if open_rows is not None:
+                    grown[:, : open_rows.shape[1]] = open_rows
+            target = grown[:, row.first * f - done :, column.first * f : column.end * f]
+            target += pixels * (row.share[:, None] * column.share)
+        if grown is None:
+            continue
+        until = rows[number + 1].first * f if number + 1 < len(rows) else row.end * f
+        if until > done:
+            yield grown[:, : until - done]
+        open_rows, done = grown[:, until - done :].clone(), max(done, until)
+
+
+def _tiles(
+    codec: Codec, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
+) -> Iterator[tuple[Span, Tensor]]:
+    """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
+    f = codec.factor
+    widest = max(column.end - column.first for column in columns) * f
+    for first in range(0, len(columns), ranks.size):
+        part = columns[first : first + ranks.size]
+        mine = torch.empty(0)
+        if ranks.rank < len(part):
+            column = part[ranks.rank]
+            cut = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
+            tile = codec.decode(cut).float()
+            mine = tile.new_zeros(*tile.shape[:3], widest)  # of equal shape on all ranks
+            mine[..., : tile.shape[3]] = tile
+        tiles = ranks.collected(mine, [int(rank < len(part)) for rank in range(ranks.size)])
+        if tiles is not None:
+            for column, tile in zip(part, tiles, strict=True):
+                yield column, tile[..., : column.share.numel()]

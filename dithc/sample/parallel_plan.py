@@ -1,0 +1,121 @@
+"""Choice of parallel degrees for a sampling run, from its work and the measured rates of the ranks."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from dithc.core.logging import problem
+from dithc.engine import native
+from dithc.engine.comm import Group
+from dithc.engine.hardware import discover
+from dithc.sample.generate import Images, Reconstructions
+from dithc.sample.job import Job
+from dithc.sample.parallel import Work, planner
+from dithc.sample.shards import SHARD_IMAGES
+
+DECODED = 16  # side of the latent crop that is decoded to measure the decoding rate
+
+
+def chosen_degrees(
+    images: Images | Reconstructions,
+    shards: Sequence[int],
+    *,
+    job: Job,
+    group: Group,
+    layout: tuple[int, int] | None = None,
+) -> planner.Chosen:
+    """Return all valid degrees by predicted seconds, equal on all ranks; a collective call that measures rates.
+
+    `shards` are the numbers of images to draw. `layout` (nodes, ranks per node) describes other ranks, with the links
+    of the machine's description. Raises UserError if given degrees do not match.
+    """
+    nodes = _nodes(group)
+    work = work_of(images, shards, job=job)
+    is_even = len({len(ranks) for ranks in nodes}) == 1
+    ranks, ranks_a_node = group.size, len(nodes[0]) if is_even else 1
+    rates = planner.Rates(flops=1.0, inside=None, between=None, copying=1.0)
+    if layout is not None or (group.size > 1 and shards):
+        rates = _rates(images, work, group, nodes if is_even else [[rank] for rank in range(group.size)])
+    if layout is not None:
+        ranks, ranks_a_node = layout[0] * layout[1], layout[1]
+        rates = _elsewhere(rates, ranks_a_node)
+    fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
+    costs = planner.Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+    chosen = planner.choose(costs, fixed=fixed)
+    # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
+    sent: planner.Chosen = group.broadcast_object(chosen if group.rank == 0 else None)
+    return sent
+
+
+def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
+    if not isinstance(images, Images):
+        return Work(shards=shards)
+    branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion
+    calls = images.changed(guidance=1.0).network_evaluations()
+    both = images.network_evaluations() - calls if branches == 2 else calls
+    return Work.of(
+        images.model.config,
+        shards=shards,
+        branches=branches,
+        windows=images.grid.most if images.grid else 1,
+        number_bytes=2 if images.bf16 else 4,
+        calls=calls,
+        lone_calls=calls - both,
+        batch=min(job.evaluation.batch, SHARD_IMAGES),
+        decoders=images.shape[1] if job.parallel_vae else 1,
+        in_memory=native.library() is not None,
+        patches=0 if staged is None else staged.patches,
+        warmup_calls=0 if staged is None else min(calls, staged.warmup_steps),
+    )
+
+
+def _stages(job: Job, *, ranks: int) -> dict[str, int]:
+    """Return the degree of an evaluation's stages, if configured; raise UserError with fewer ranks."""
+    staged = job.evaluation.pipefusion
+    if staged is None:
+        return {}
+    stages = staged.pipefusion_parallel_degree
+    if stages > ranks:
+        raise problem(
+            f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
+            got=f"{stages} stages on {ranks} rank(s)",
+            expected="a rank for each stage",
+            fix=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {staged.patches}`, which makes "
+            "the same images",
+        )
+    return {"stages": stages}
+
+
+def _nodes(group: Group) -> list[list[int]]:
+    """Return the ranks of each node in order, or single ranks if those of a node are not consecutive."""
+    nodes = group.gather_objects(group.node)
+    found: dict[str, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        found.setdefault(node, []).append(rank)
+    follow = all(ranks == list(range(ranks[0], ranks[0] + len(ranks))) for ranks in found.values())
+    return list(found.values()) if follow else [[rank] for rank in range(group.size)]
+
+
+def _rates(images: Images | Reconstructions, work: Work, group: Group, nodes: Sequence[Sequence[int]]) -> planner.Rates:
+    if not isinstance(images, Images):  # only tiles are distributed, so no rates are needed
+        return planner.Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    z, h, w = images.shape
+    part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
+
+    def decode() -> float:
+        with torch.no_grad():
+            images.codec.decode(part)
+        return h * w / (part.shape[2] * part.shape[3])
+
+    return planner.measured(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
+
+
+def _elsewhere(rates: planner.Rates, ranks_a_node: int) -> planner.Rates:
+    """Return measured rates with the links of the machine's description, if available."""
+    machine = discover()
+    if machine.network is None:
+        return rates
+    known = planner.described(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
+    source = f"{rates.source}, links {known.source}"
+    return replace(rates, inside=known.inside, between=known.between, meeting=known.meeting, source=source)

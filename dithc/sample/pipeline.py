@@ -1,0 +1,298 @@
+"""A complete sampling run, from its inputs to its manifest.
+
+Legend: N images; C bands, H, W image.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.core.artifacts import Manifest, digest, outputs, sha256_file
+from dithc.core.logging import logger, problem, progress
+from dithc.data import Tiles, write_png
+from dithc.diffusion import Objective
+from dithc.engine.comm import Group
+from dithc.engine.numa import available_bytes
+from dithc.engine.scheduler import deadline
+from dithc.latents import Codec, Latents, open_codec
+from dithc.sample import cache_report
+from dithc.sample.generate import Images, Reconstructions
+from dithc.sample.job import Job
+from dithc.sample.load_network import describe, load_guide, load_network
+from dithc.sample.parallel import Team, groups_of
+from dithc.sample.parallel_plan import chosen_degrees
+from dithc.sample.scene_shards import check_memory, check_room, free_bytes, picture, write_scene
+from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
+
+NOT_IN_IDENTITY = {"images"}  # image i does not depend on the number of images
+# Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
+MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
+SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
+GRID_FILE = "grid.png"
+LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
+log = logger(__name__)
+
+
+def sample(job: Job, group: Group) -> dict[str, Any] | None:
+    """Draw the missing images of an evaluation and write the manifest; all ranks, placed on their cores, share the shards.
+
+    Returns the values of the manifest. If the job ends earlier, sampling stops between two shards, keeps every finished
+    shard and returns None.
+
+    Raises:
+        UserError: Inputs are missing, damaged or inconsistent, an image is not finite, or the disk is full.
+    """
+    begun = time.monotonic()
+    output = outputs.OutputFolder.of(job.out)
+    if group.rank == 0:
+        output.check(stage="sample", name=job.name)
+    inputs = inputs_of(job)
+    said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
+    is_codec, sampler = job.evaluation.at == "codec", job.evaluation.sampler
+    images, meta = _open_codec(job) if is_codec else open_images(job, tiles_digest=inputs[str(job.tiles)])
+    decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
+    if is_codec:
+        decided["codec"] = meta["codec"]
+    elif isinstance(sampler, training.InstalledSampler) and sampler.files:
+        decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
+    identity = digest(decided)
+    scenes = _scenes(images)
+    each = SHARD_IMAGES if scenes is None else 1
+    shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
+    missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
+    if scenes is not None and missing:
+        _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
+    is_whole = _make(images, shards, missing, job=job, group=group)
+    if group.any(not is_whole):
+        return None
+    numbers = _numbers(job, shards, meta=meta, ranks=group.size)
+    if group.rank == 0:
+        if job.evaluation.cache is not None:
+            log.info(f"{job.evaluation.cache}: {cache_report.said(numbers)}")
+        if job.evaluation.pipefusion is not None:
+            log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
+        shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
+        write_png(job.out.parent / GRID_FILE, grid(shown))
+        output.prune([*shards.files(), job.out.parent / GRID_FILE])
+        files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
+        described = [shards.sidecar(shard) for shard in range(shards.count)]
+        files += Manifest.entries(job.out.parent, [*described, job.out.parent / GRID_FILE])
+        Manifest(
+            stage="sample",
+            name=job.name,
+            spec=job.spec,
+            numbers=numbers,
+            files=files,
+            inputs=inputs,
+            seconds=round(time.monotonic() - begun, 3),
+        ).write(job.out)
+        output.finish(stage="sample", name=job.name)
+        log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
+    group.barrier()  # rank 0 may still be writing, and launchers kill the other ranks soon after the first has ended
+    return numbers
+
+
+def inputs_of(job: Job) -> dict[str, str]:
+    """Return the digest of each input manifest, by path."""
+    stages = ((job.checkpoint, "train"), (job.latents, "latents"), (job.tiles, "tiles"), (job.codec, "codec"))
+    return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages if path is not None}
+
+
+def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
+    tiles, codec = _tiles_and_codec(job)
+    meta = {"step": None, "codec": codec.id, "stretch": digest(tiles.info["display"])}
+    return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
+
+
+def _tiles_and_codec(job: Job) -> tuple[Tiles, Codec]:
+    tiles = Tiles(job.tiles.parent)
+    return tiles, open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
+
+
+def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
+    """Return the network, the codec and the classes, checked for consistency."""
+    guide = load_guide(job)
+    model, meta = load_network(job)
+    assert job.latents is not None
+    tiles, codec = _tiles_and_codec(job)
+    if codec.id != meta["codec"]:
+        raise problem(
+            f"codec of evaluation {job.name} differs from the codec of the training run",
+            got=codec.id,
+            expected=meta["codec"],
+            fix="sample with the codec of the run's latents, or retrain on latents of this codec",
+        )
+    latents = Latents(job.latents.parent, codec_id=codec.id, tiles_digest=tiles_digest)
+    if latents.num_classes != meta["num_classes"]:
+        raise problem(
+            f"latents {job.latents} differ from those of the training run",
+            got=f"{latents.num_classes} classes",
+            expected=f"{meta['num_classes']} classes",
+            fix="pass the latents of the run's dataset",
+        )
+    classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
+    objective = Objective.of(training.Objective(**meta["objective"]))
+    images = Images(
+        model,
+        codec,
+        evaluation=job.evaluation,
+        classes=classes,
+        objective=objective,
+        bf16=meta["dtype"] == "bf16",
+        guide=guide,
+        parallel_vae=job.parallel_vae,
+    )
+    images.check_size(job.name)
+    evaluations = images.network_evaluations()
+    stretch = digest(tiles.info["display"])
+    return images, meta | {"network_evaluations": evaluations, "stretch": stretch, "bands": codec.in_bands}
+
+
+def _scenes(images: Images | Reconstructions) -> Images | None:
+    """Return the images if they are scenes: drawn one by one in windows, and written by rows."""
+    return images if isinstance(images, Images) and images.grid is not None else None
+
+
+def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: int, group: Group) -> None:
+    """Raise UserError on all ranks if scenes exceed memory or disk, before sampling starts."""
+    available = available_bytes()
+    each = group.gather_objects(None if available is None else available // group.local_size)
+    if free := [known for known in each if known is not None]:
+        check_memory(images.shape, free=min(free))
+    on_disk = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
+    check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
+
+
+def _missing(shards: Shards) -> list[int]:
+    """Return the missing shards; log the reason if an existing shard is invalid."""
+    missing = []
+    for shard in range(shards.count):
+        fault = shards.fault(shard)
+        if fault is not None:
+            missing.append(shard)
+        if fault:
+            log.warning(f"regenerating {shards.path(shard)}: {fault}")
+    return missing
+
+
+def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group) -> bool:
+    """Draw shards, each by a group of ranks; return False if the walltime is too short for a further shard.
+
+    The first shard always starts, so that a repeatedly restarted job makes progress.
+    """
+    group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
+    with group.meeting():
+        chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
+        degrees = chosen.best.degrees
+        groups = groups_of(degrees, ranks=group.size)
+        images.team = team = Team.of(group, degrees, groups)
+    if group.rank == 0:
+        output = outputs.OutputFolder.of(job.out)
+        output.claim(stage="sample", name=job.name)
+        output.plan([*shards.files(), shards.folder / GRID_FILE])
+    group.barrier()
+    if group.size > 1 and missing:
+        teams = group.size // degrees.size
+        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
+    mine = missing[team.number :: len(groups)] if team.number is not None else []
+    steps, batch = images.steps, min(job.evaluation.batch, shards.each)
+    scenes = _scenes(images)
+    make = images.images if scenes is None else scenes.latents
+    total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
+    made, slowest, is_whole, label = 0, 0.0, True, f"sample {job.name}"
+    with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
+        for shard in mine:
+            left = deadline.seconds_left()
+            is_late = bool(slowest) and left is not None and left < SHARD_GRACE * slowest + LEAVING_SECONDS
+            if team.members.any(is_late):
+                log.warning(f"stopping: {left or 0:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
+                is_whole = False
+                break
+            begun, parts = time.monotonic(), []
+            for part in batches(team.mine(shards.indices(shard)), batch):
+                on_step = _reporter(bar, images=len(part), made=made, total=total)
+                parts.append(make(part, on_step=on_step))  # (N, C, H, W); scenes: (1, Z, h, w)
+                made += len(part)
+            _write(images, shards, shard, parts, team=team, begun=begun)
+            slowest = max(slowest, time.monotonic() - begun)
+    group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for their last shard
+    return is_whole
+
+
+def _write(
+    images: Images | Reconstructions, shards: Shards, shard: int, parts: list[Tensor], *, team: Team, begun: float
+) -> None:
+    """Collect a shard on the first rank of its group, which writes it."""
+    scenes = _scenes(images)
+    if scenes is not None:
+        (latent,) = parts[0]  # (Z, h, w)
+        write_scene(shards, shard, scenes, latent, begun=begun)
+        return
+    more = {}
+    if isinstance(images, Images) and images.evaluation.cache is not None:
+        more = cache_report.of_shard(images.tally, team)
+        images.tally.zero_()
+    decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
+    if decoded is not None:
+        shards.write(
+            shard,
+            images=decoded.numpy(),
+            rgb=images.codec.to_rgb(decoded),
+            labels=images.labels(shards.indices(shard)),
+            seconds=(time.monotonic() - begun) * team.members.size,
+            more=more,
+        )
+
+
+def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
+    def report(step: int, steps: int) -> None:
+        bar.update(images, images=f"{made + images * (step == steps)}/{total}")
+
+    return report
+
+
+def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
+    kept = (
+        "weights",
+        "sampler",
+        "order",
+        "steps",
+        "times",
+        "epsilon_scaling",
+        "guidance",
+        "guidance_channels",
+        "guidance_interval",
+        "guide",
+    )
+    settings = {name: getattr(chosen, name) for name in kept} | {"sampler": str(chosen.sampler)}
+    if chosen.windows is not None:
+        settings |= {"size": chosen.size, "windows": chosen.windows.model_dump(mode="json")}
+    of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
+    return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
+
+
+def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
+    chosen = job.evaluation
+    sidecars = [shards.read_sidecar(shard) for shard in range(shards.count)]
+    seconds = sum(float(sidecar["seconds"]) for sidecar in sidecars)
+    seams = [float(sidecar["seam_ratio"]) for sidecar in sidecars if "seam_ratio" in sidecar]
+    return {
+        "images": shards.total,
+        "seconds": round(seconds, 3),
+        "images_per_second": shards.total * ranks / seconds if seconds else None,
+        "ranks": ranks,
+        "run": chosen.run,
+        "at": chosen.at,
+        "described": describe(chosen, step=meta["step"]),
+        **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
+        **cache_report.numbers(chosen, sidecars),
+        "seed": chosen.seed,
+        "codec": meta["codec"],
+        "stretch": meta["stretch"],
+        "shape": sidecars[0]["shape"],
+        **({"seam_ratio": round(sum(seams) / len(seams), 4)} if seams else {}),
+    }

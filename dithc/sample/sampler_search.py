@@ -1,0 +1,212 @@
+"""Search of the timesteps and the epsilon scaling that suit a solver with few steps and the user's network.
+
+Legend: N latents or images, S timesteps.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from dithc.config import training
+from dithc.core.logging import logger, problem, progress
+from dithc.diffusion import SAMPLERS, Schedule
+from dithc.sample.generate import Images
+from dithc.sample.job import Job
+from dithc.sample.pipeline import inputs_of, open_images
+from dithc.sample.shards import batches
+
+SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
+SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
+SCALINGS, SCALING_WITHIN, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
+MOST_SWEEPS = 4  # over all timesteps, per stride
+log = logger(__name__)
+
+Times = tuple[int, ...]
+"""Falling training timesteps; thousandths of the time for a flow."""
+
+
+def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
+    """Optimize the timesteps of an evaluation's solver until its latents differ least from those of many steps.
+
+    The latents use seeds of the evaluation that are not scored. One half is for the search, the other for validation.
+    The search starts at the evaluation's `times`, or at the solver's default spacing.
+
+    Args:
+        job: Evaluation with network, guidance, solver and number of steps.
+        latents: N of each half.
+        reference_steps: Steps of the reference: UniPC of third order, or Heun's method for a flow.
+
+    Returns:
+        `times`, settings of the search, and mean absolute differences from the reference (in units of scaled latents):
+        `searched` on the first half, `unseen` on the second; `before` with the default spacing, `after` with `times`.
+
+    Raises:
+        UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
+    """
+    begun = time.monotonic()
+    chosen = job.evaluation
+    if chosen.at == "codec" or chosen.sampler not in SOLVERS or chosen.num_times < 2 or chosen.steps > MOST_STEPS:
+        raise problem(
+            f"evaluation {job.name} has no timesteps to search",
+            got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
+            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), with a network",
+            fix="change `sampler`, `steps` or `at` of the evaluation",
+        )
+    if reference_steps < 2 * chosen.steps:
+        fix = "take 200"
+        raise problem("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
+    inputs = inputs_of(job)
+    images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
+    first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
+    error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
+    spacing, least = _own_spacing(chosen)
+    before = error(spacing)
+    times, after = descend(error, tuple(chosen.times or spacing), least=least, report=log.info)
+    unseen = {"before": judge(spacing), "after": judge(times)}
+    found = {"times": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
+    if unseen["after"] >= unseen["before"]:
+        log.warning("these timesteps do not improve unseen latents: search on more latents")
+    settings = {"evaluation": job.name, "spec": job.spec, "inputs": inputs}
+    made = {"latents": latents, "reference_steps": reference_steps, "trials": error.trials}
+    return {**found, **settings, **made, "seconds": round(time.monotonic() - begun, 3)}
+
+
+class _Error:
+    """Mean absolute difference of latents from their reference, cached by timesteps; `trials` counts evaluations."""
+
+    def __init__(self, images: Images, indices: Sequence[int], *, reference_steps: int) -> None:
+        self._images, self._indices = images, indices
+        self._known: dict[Times, float] = {}
+        log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
+        is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
+        best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "order": 3}
+        self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, times=None)
+
+    @property
+    def trials(self) -> int:
+        return len(self._known)
+
+    def __call__(self, times: Times) -> float:
+        if times not in self._known:
+            drawn = self._latents(times=list(times))
+            self._known[times] = float((drawn - self._reference).abs().mean())
+        return self._known[times]
+
+    def _latents(self, **settings: Any) -> Tensor:
+        changed = self._images.changed(**settings)
+        parts = batches(self._indices, self._images.evaluation.batch)
+        return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
+
+
+def _own_spacing(chosen: training.Evaluation) -> tuple[Times, int]:
+    """Return the timesteps of a solver without `times`, and the least last one; equal intervals for a flow."""
+    assert isinstance(chosen.sampler, str), "installed samplers are not searched"
+    if chosen.sampler in training.FLOW_SAMPLERS:
+        count = chosen.num_times
+        return tuple(round(training.FLOW_START * (count - index) / count) for index in range(count)), 1
+    spacing = SAMPLERS[chosen.sampler].spacing
+    return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist())), 0
+
+
+def descend(
+    error: Callable[[Times], float], times: Times, *, least: int = 0, report: Callable[[str], None] = lambda _: None
+) -> tuple[Times, float]:
+    """Move single timesteps towards a neighbor while that lowers the error; return the best times and their error.
+
+    Strides fall. First, the other timesteps follow in proportion, because multistep solvers need strides of similar
+    length; then each moves alone. The first stays, because the path begins in noise. The last may move to `least`.
+    `report` receives each sweep.
+    """
+    lowest = error(times)
+    for share, others_follow in ((share, follow) for follow in (True, False) for share in SHARES):
+        for _ in range(MOST_SWEEPS):
+            before = lowest
+            for index in range(1, len(times)):
+                for moved in _moved(times, index, share, least=least, others_follow=others_follow):
+                    if (tried := error(moved)) < lowest:
+                        times, lowest = moved, tried
+            report(f"stride {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
+            if lowest == before:
+                break
+    return times, lowest
+
+
+def _moved(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
+    """Return timesteps with `index` moved towards either neighbor, if integer timesteps allow it."""
+    here, first = times[index], times[0]
+    result = []
+    for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
+        place = here + int(share * (neighbour - here))
+        before, after = times[:index], times[index + 1 :]
+        if others_follow:
+            before = tuple(round(first + (time - first) * (place - first) / (here - first)) for time in before)
+            after = tuple(round(time * place / here) for time in after)
+        moved = (*before, place, *after)
+        if place != here and all(one > other for one, other in pairwise((*moved, least - 1))):
+            result.append(moved)
+    return result
+
+
+def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int) -> dict[str, Any]:
+    """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
+
+    The images use seeds of the evaluation that are not scored. One half is for the search, always with the same noise,
+    the other for validation.
+
+    Args:
+        job: Evaluation with network, guidance, solver and steps; its `epsilon_scaling` is ignored.
+        score: Score of displayed images, uint8 (N, 3, H, W); lower is better.
+        images: N of each half.
+
+    Returns:
+        `epsilon_scaling` (0 without an improvement), settings of the search, and scores: `searched` on the first half,
+        `unseen` on the second; `before` at 0, `after` with it.
+    """
+    begun = time.monotonic()
+    chosen = job.evaluation
+    if chosen.at == "codec":
+        raise problem(
+            f"evaluation {job.name} has no noise to scale",
+            got="at: codec",
+            expected="an evaluation that samples a network",
+            fix="select another evaluation",
+        )
+    inputs = inputs_of(job)
+    opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
+    halves = [range(chosen.images + part * images, chosen.images + (part + 1) * images) for part in (0, 1)]
+
+    def score_at(scaling: float, indices: Sequence[int]) -> float:
+        changed, parts = opened.changed(epsilon_scaling=scaling), []
+        with progress(total=len(indices), label=f"epsilon scaling {scaling:.3f}", unit="image") as bar:
+            for part in batches(indices, chosen.batch):
+                parts.append(changed.codec.to_rgb(changed.images(part)))
+                bar.update(len(part))
+        found = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)
+        log.info(f"epsilon scaling {scaling:.3f}: {found:.6g}")
+        return found
+
+    before = score_at(0.0, halves[0])
+    options = {"xatol": SCALING_WITHIN, "maxiter": MOST_TRIALS}
+    best = minimize_scalar(lambda x: score_at(float(x), halves[0]), bounds=SCALINGS, options=options)
+    scaling = round(float(best.x), 3) if best.fun < before else 0.0
+    unseen = {"before": score_at(0.0, halves[1]), "after": score_at(scaling, halves[1])}
+    if unseen["after"] > unseen["before"]:
+        log.warning("this scaling does not improve unseen images: search on more images")
+    return {
+        "epsilon_scaling": scaling,
+        "searched": {"before": before, "after": min(before, float(best.fun))},
+        "unseen": unseen,
+        "evaluation": job.name,
+        "spec": job.spec,
+        "inputs": inputs,
+        "images": images,
+        "trials": int(best.nfev) + 1,
+        "seconds": round(time.monotonic() - begun, 3),
+    }

@@ -1,0 +1,169 @@
+"""Content of a checkpoint, and resuming from it; `saving.py` writes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dithc.config import training
+from dithc.core.artifacts import Store
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import Piece, read_tensors
+from dithc.latents import Latents
+from dithc.model import DiT
+from dithc.train.checkpoints.weights import network_kind
+from dithc.train.job import Job
+from dithc.train.optimizer import Ema, Optimizer
+from dithc.train.state_placement import Home, anywhere
+from dithc.train.strategies import Layout, Strategy
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
+log = logger(__name__)
+
+
+@dataclass(kw_only=True)
+class Kept:
+    """State of any training run: weights and optimizer; `kind` is the network description in its files."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    strategy: Strategy
+    step: int = 0
+    kind: Mapping[str, str] = field(default_factory=dict)
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        """Return this rank's pieces by checkpoint file; the next step overwrites them."""
+        self.strategy.ready()
+        zero, weights = self.strategy.zero, tensors_of(self.model)
+        whole = [Piece.whole(name, value) for name, value in weights.items()]
+        held = {
+            Store.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
+            OPTIMIZER_FILE: self.optimizer.pieces(),
+        }
+        return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
+
+    @torch.no_grad()
+    def take_up(
+        self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
+    ) -> None:
+        """Load a checkpoint by any ranks; UserError if a fact named in `same` differs from `said`, this run's facts."""
+        for key in same:
+            if checkpoint.meta.get(key) != said[key]:
+                raise problem(
+                    f"checkpoint {checkpoint.folder} does not belong to this training run: {key} differs",
+                    got=checkpoint.meta.get(key),
+                    expected=said[key],
+                    fix="use the data and settings of the checkpoint, or another store",
+                )
+        for key in [key for key in ("ranks", "threads", "micro_batch") if key in said]:
+            if (before := checkpoint.meta.get(key, said[key])) != said[key]:
+                log.warning(
+                    f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of "
+                    "samples is the same, but sums round differently"
+                )
+        if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
+            log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
+        self.load(checkpoint)
+
+    def load(self, checkpoint: Store.Checkpoint) -> None:
+        """Load an intact checkpoint; UserError if it belongs to another model, or is damaged."""
+        self.strategy.ready()
+        cut = self.strategy.cut
+        _load(self.model, cut(read_tensors(checkpoint.weights("raw"))), origin=checkpoint.folder)
+        self.strategy.adopt()
+        self.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
+        self.step = checkpoint.step
+
+
+@dataclass(kw_only=True)
+class State(Kept):
+    """Complete state of a training run of a DiT; under dp+tp, this rank's part."""
+
+    model: DiT
+    ema: Ema
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        """Return `Kept.pieces` and the averages."""
+        averages = {Store.WEIGHTS["ema"]: self.ema.pieces()}
+        averages |= {Store.average_file(one.length): one.pieces() for one in self.ema.beside}
+        return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
+
+    def load(self, checkpoint: Store.Checkpoint) -> None:
+        """Load `Kept` and the averages."""
+        super().load(checkpoint)
+        cut = self.strategy.cut
+        self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
+        for average in self.ema.beside:
+            average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
+
+
+def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
+    """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
+    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
+    ema = Ema(model, run.ema, zero=strategy.zero, home=home)
+    kind = network_kind(run.objective.predict, run.model.block)
+    return State(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model's state dictionary, tied weights once; UserError for any other value."""
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            raise problem(
+                f"state dictionary of {type(model).__name__}",
+                got=f"{name}, a {type(value).__name__}",
+                expected="tensors only",
+                fix="keep it in a buffer, or pass it to the checkpoints as a fact",
+            )
+        if id(value) not in seen:
+            seen.add(id(value))
+            found[name] = value.detach()
+    return found
+
+
+def facts(job: Job, *, model: DiT, latents: Latents, layout: Layout) -> dict[str, Any]:
+    """Return the facts in every checkpoint, which rebuild `model` (before a strategy shards it) and resume the run."""
+    run, info = job.run, latents.info
+    return {
+        "seed": job.seed,
+        "model": model.config.described(),
+        "num_classes": model.config.num_classes,
+        "codec": info["codec"],
+        "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": info["scale"]},
+        "preset": run.model.preset,
+        "parameters": sum(value.numel() for value in model.parameters()),
+        "dtype": run.dtype,
+        "objective": run.objective.model_dump(mode="json"),
+        "global_batch": run.global_batch,
+        "ema": run.ema.model_dump(mode="json", exclude_none=True),
+        "micro_batch": run.micro_batch,
+        "ranks": layout.size,
+        "strategy": layout.name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
+    own = tensors_of(model)
+    if others := sorted(own.keys() ^ weights.keys()):
+        raise problem(
+            f"weights of checkpoint {origin}",
+            got=f"{len(others)} extra or missing tensors, such as {others[0]}",
+            expected=f"the {len(own)} tensors of this model",
+            fix="start in an empty store",
+        )
+    for name, value in own.items():
+        saved = weights[name]
+        if (saved.shape, saved.dtype) != (value.shape, value.dtype):
+            raise problem(
+                f"weights of checkpoint {origin}",
+                got=f"{name} of {saved.dtype} {tuple(saved.shape)}",
+                expected=f"{value.dtype} {tuple(value.shape)}, as in this model",
+                fix="start in an empty store",
+            )
+        value.copy_(saved)

@@ -1,0 +1,249 @@
+"""Background writer of checkpoints: snapshot between steps, files of every rank, then the commit."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dithc.config import training
+from dithc.core.artifacts import Lease, Store
+from dithc.core.logging import UserError, logger, problem
+from dithc.core.tensor_files import TensorFile, numbered, write_file
+from dithc.engine.comm import Group
+from dithc.train.background import Background, Cancelled
+from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
+from dithc.train.checkpoints.state import SAME_ON_RESUME, Kept
+from dithc.train.job import Pace
+
+log = logger(__name__)
+
+
+@dataclass
+class _Save:
+    """Checkpoint in progress: every rank writes its files to `folder`, then rank 0 commits.
+
+    `stalled` and `busy` are seconds: the wait of the loop for the snapshot, and the work of this rank.
+    """
+
+    step: int
+    meta: dict[str, Any]
+    folder: Path
+    task: Background
+    begun: float
+    stalled: float
+    busy: float = 0.0
+    is_committing: bool = False
+
+
+class Saver:
+    """Reader and writer of a run's checkpoints, at most one at a time, while this process holds the lease.
+
+    Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps. `last`
+    is the step of the latest checkpoint loaded, begun or written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease: Lease | None,
+        group: Group,
+        said: dict[str, Any],
+        pace: Pace,
+        keep_last: int,
+        keep_every: Collection[int] = (),
+        position: Callable[[int], dict[str, float]] | None = None,
+        path: training.CheckpointPath = "async",
+    ) -> None:
+        """Prepare to write `said` with every checkpoint, and to keep the last ones and multiples of `keep_every`.
+
+        `lease` is held on rank 0. `position` returns the position in the data at a step, if known.
+        """
+        self.store, self.lease, self.group = store, lease, group
+        self.said, self.pace = said, pace
+        self._keep_last, self._keep_every = keep_last, keep_every
+        self._position = position
+        self.last: int | None = None
+        self._is_blocking = path == "blocking"
+        self._snapshot = Snapshot()
+        self._share: set[Key] | None = None
+        self._save: _Save | None = None
+
+    def resume(self, state: Kept, *, same: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
+        """Load the newest complete checkpoint within the `limits` of `Store.newest`; return whether it exists."""
+        found = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
+        if found is None:
+            log.info(f"no checkpoint in {self.store.folder} to continue")
+            return False
+        state.take_up(found, said=self.said, same=same)
+        self.last = state.step
+        log.info(f"continuing from step {state.step} in {found.folder}")
+        return True
+
+    def save(self, state: Kept) -> None:
+        """Snapshot the state and begin to write it, after the previous checkpoint is complete; raises like `poll`."""
+        self._wait_for_the_one_before()
+        if self.group.any(self._overtaken()):
+            raise self._held(state.step)
+        begun = time.monotonic()
+        folder = self._begin(state.step)
+        contents = self._contents(state)
+        copies = None if self._is_blocking else self._snapshot.take(contents, ranks_on_node=self.group.local_size)
+        files = {folder / name: content for name, content in (contents if copies is None else copies).items()}
+        task = Background(lambda task: _write(files, task), name=f"checkpoint {state.step}")
+        meta = {"step": state.step, **deepcopy(self.said)}
+        if self._position is not None:
+            meta["position"] = self._position(state.step)
+        self._save = _Save(state.step, meta, folder, task, begun, time.monotonic() - begun)
+        self.last = state.step
+        if copies is None:
+            task.work()
+            self._save.stalled = time.monotonic() - begun
+        else:
+            task.start()
+        if self._is_blocking:
+            self.finish()
+
+    def poll(self) -> None:
+        """Commit the checkpoint in progress if every rank has written its files, without waiting.
+
+        Raises:
+            Lease.Held: another trainer has taken over the store.
+            UserError: a rank could not write its file; earlier checkpoints are intact.
+        """
+        if self._save is None:
+            return
+        task = self._save.task
+        flags = torch.tensor([int(task.is_alive()), int(task.error is not None)], dtype=torch.int32)
+        is_alive, has_failed = self.group.all_reduce_(flags, op="max").tolist()
+        if has_failed:
+            self._fail(self._save)
+        elif not is_alive and not self._save.is_committing:
+            self._commit(self._save)
+        elif not is_alive:
+            self._end(self._save)
+
+    def finish(self) -> None:
+        """Wait for the checkpoint in progress; raises like `poll`."""
+        while self._save is not None:
+            self._save.task.wait()
+            self.poll()
+
+    def abandon(self) -> None:
+        """Drop the checkpoint in progress on this rank only, if any."""
+        if self._save is not None:
+            self._save.task.cancel()
+            if self.group.rank == 0:
+                self.store.discard(self._save.folder)
+            log.warning(f"abandoning the unfinished checkpoint of step {self._save.step}")
+            self._save = None
+
+    def _wait_for_the_one_before(self) -> None:
+        if self._save is None:
+            return
+        step, begun = self._save.step, time.monotonic()
+        self.finish()
+        waited = time.monotonic() - begun
+        if self.group.rank == 0:
+            self.store.event("waited for a checkpoint", step=step, seconds=round(waited, 3))
+        log.info(f"waited {waited:.1f} s for the checkpoint of step {step} before the next: the disk limits their rate")
+
+    def _overtaken(self) -> bool:
+        return self.lease is not None and not self.lease.holds()
+
+    def _held(self, step: int) -> UserError:
+        return Lease.Held(
+            problem(
+                f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
+                got="another trainer, or a lease file that was removed",
+                expected="the lease of this process",
+                fix="no action: the other trainer continues from the last checkpoint",
+            )
+        )
+
+    def _begin(self, step: int) -> Path:
+        """Return the folder to write to, created on rank 0; raise its error on every rank."""
+        found: Path | UserError | None = None
+        if self.group.rank == 0:
+            try:
+                found = self.store.begin(step)
+            except UserError as error:
+                found = error
+        found = self.group.broadcast_object(found)
+        if isinstance(found, UserError):
+            raise found
+        assert found is not None
+        return found
+
+    def _contents(self, state: Kept) -> dict[str, TensorFile]:
+        pieces = state.pieces()
+        if self._share is None:
+            held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
+            self._share = share_out(self.group.gather_objects(held))[self.group.rank]
+        return {
+            numbered(file, self.group.rank, self.group.size): TensorFile.of(
+                (piece for piece in parts if key_of(file, piece) in self._share),
+                said=dict(state.kind),
+            )
+            for file, parts in pieces.items()
+        }
+
+    def _commit(self, save: _Save) -> None:
+        """Commit the complete files on rank 0 and remove old checkpoints, in the background."""
+        save.busy += save.task.seconds
+        entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
+        save.is_committing = True
+
+        def commit(_: Background) -> None:
+            if self._overtaken():
+                raise self._held(save.step)
+            self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
+            if not self._overtaken():  # all ranks detect it at the next checkpoint
+                self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
+
+        save.task = Background(commit, name=f"commit {save.step}")
+        if self.group.rank == 0:
+            save.task.start()
+
+    def _end(self, save: _Save) -> None:
+        self._save = None
+        seconds = time.monotonic() - save.begun
+        self.pace.save(save.stalled + save.busy + save.task.seconds)
+        if self.group.rank == 0:
+            times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stalled, 3)}
+            self.store.event("checkpoint", step=save.step, **times)
+        log.info(
+            f"checkpoint of step {save.step} written to {self.store.path(save.step)} in {seconds:.1f} s; training "
+            f"waited {save.stalled:.2f} s"
+        )
+
+    def _fail(self, save: _Save) -> None:
+        """Raise the error of any rank on every rank."""
+        self._save = None
+        save.task.cancel()
+        error = None if isinstance(save.task.error, Cancelled) else save.task.error
+        if not isinstance(error, OSError | UserError | None):
+            log.error(f"a part of the checkpoint of step {save.step} could not be written", exc_info=error)
+        errors = self.group.gather_objects(error if isinstance(error, OSError | UserError | None) else repr(error))
+        if self.group.rank == 0:
+            self.store.discard(save.folder)
+        if self.group.any(self._overtaken()):  # the other trainer has removed the incomplete folder
+            raise self._held(save.step)
+        if said := [error for error in errors if isinstance(error, UserError)]:
+            raise said[0]
+        reasons = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
+        raise self.store.unwritten(save.step, "; ".join(reasons))
+
+
+def _write(files: dict[Path, TensorFile], task: Background) -> list[dict[str, Any]]:
+    entries = []
+    for path, content in files.items():
+        try:
+            entries.append(write_file(path, content, check=task.check))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    return entries

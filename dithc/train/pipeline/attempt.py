@@ -1,0 +1,256 @@
+"""One attempt at a training job on this rank: all parts of the run, and the loop over steps with checkpoints."""
+
+import time
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import torch
+
+from dithc.config import Machine, training
+from dithc.core.artifacts import Store
+from dithc.core.logging import logger, problem
+from dithc.diffusion import Objective
+from dithc.engine.cftp import Team
+from dithc.engine.comm import Group
+from dithc.engine.numa import peak_rss_bytes, place
+from dithc.engine.scheduler import deadline
+from dithc.latents import Batches, Latents
+from dithc.model import DiT
+from dithc.train.checkpoints import Saver, State, facts, state_of
+from dithc.train.job import DONE, STOPPED, Job, Pace, Stop, leased
+from dithc.train.loop import AttemptLog, Journal, Tracer, Validation, Values
+from dithc.train.memory_tiers import TrainingMemory
+from dithc.train.pipeline.initial_weights import fresh_model, start_from_file, start_from_run
+from dithc.train.pipeline.memory_check import within
+from dithc.train.step import Guide, LeftOut, NotFinite, Recovery, Source, Trainer, settle, start_of
+from dithc.train.strategies import Layout, Strategy, layout_on
+
+log = logger(__name__)
+# Metrics of a step without an update.
+NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
+
+
+class Attempt:
+    """A job between inputs and manifest, under the lease of its store; `stack` ends all parts."""
+
+    def __init__(self, job: Job, group: Group, store: Store, memory: TrainingMemory, stack: ExitStack) -> None:
+        self.job, self.group, self.store = job, group, store
+        run, machine = job.run, job.machine
+        lease = leased(store, group, stack)
+        self.stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
+        stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
+        latents = Latents(job.paths.latents.parent)
+        source = Batches(
+            latents,
+            seed=job.seed,
+            global_batch=run.global_batch,
+            label_dropout=run.label_dropout,
+            augment=run.augment,
+            times=Objective.of(run.objective).times,
+        )
+        layout = layout_on(group, machine.strategy)
+        share = -(-run.global_batch // layout.data_size)
+        tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
+        stack.enter_context(within(job, tokens=tokens, at_once=min(run.micro_batch or share, share), memory=memory))
+        model = _initial_model(job, latents)
+        said = facts(job, model=model, latents=latents, layout=layout)
+        self.trainer, self.state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+        memory.follow(self.state, store=store if group.rank == 0 else None)
+        self.pace = Pace()
+        self.saver = Saver(
+            store,
+            lease=lease,
+            group=group,
+            said=said,
+            pace=self.pace,
+            keep_last=run.keep_last,
+            keep_every=run.kept_every,
+            position=lambda step: {"sample": step * run.global_batch, "epoch": source.epoch(step)},
+            path=machine.checkpoints,
+        )
+        stack.callback(self.saver.abandon)
+        self._resume()
+        _place(self.state, memory, self.trainer.guide)
+        left_out = LeftOut(store, group)
+        said["left_out"] = left_out.steps
+        self.recovery = Recovery(run.nonfinite, left_out=left_out, roll_back=self._roll_back)
+        self.tracer = Tracer(job, store, group, first=self.state.step)
+        self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
+        journal = Journal(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
+        self.journal = stack.enter_context(journal)
+
+    def run(self) -> int:
+        """Train to the last step of the job and save the last state.
+
+        A stop request on any rank stops all ranks between two steps. The walltime is checked after the first step, so
+        that restarts make progress. A rank that hangs in a step ends all ranks, after a timeout derived from earlier
+        steps.
+
+        Returns:
+            DONE or STOPPED, the same on every rank.
+
+        Raises:
+            NotFinite: a number is not finite and the policy does not help; the last checkpoint is intact.
+            UserError: the disk is full; the last checkpoint is intact.
+            Lease.Held: another trainer has taken over.
+        """
+        state, until, group = self.state, self.job.until, self.group
+        has_moved = False
+        while state.step < until:
+            group.wait_at_most(self.pace.patience_seconds())
+            reason = self.stop.reason(grace_seconds=self.pace.grace_seconds if has_moved else None)
+            if group.any(reason is not None):
+                log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
+                break
+            self.saver.poll()
+            with self.tracer.step(state.step + 1, self.trainer):
+                has_moved |= self._advance(state.step + 1)
+        self._allow_disks()
+        if self.saver.last != state.step and self._is_finite(state.step):
+            self.saver.save(state)
+        self.saver.finish()
+        status = DONE if state.step >= until else STOPPED
+        if group.rank == 0:
+            if status == DONE:
+                self.store.pin(until)  # before another trainer can take the lease and prune
+            else:
+                deadline.mark_again(f"step {state.step}")
+            self.store.event("stopped" if status == STOPPED else "done", step=state.step)
+        return status
+
+    def _advance(self, number: int) -> bool:
+        """Make step `number` with its records and checkpoint; return False after a recovery instead."""
+        is_kept = number % self.job.run.checkpoint_every == 0 or number == self.job.until
+        try:
+            values = self._step(number)
+            if is_kept:
+                self.trainer.check_weights(number)
+        except NotFinite as error:
+            self._recover(error)
+            self.journal.back_to(self.state.step)
+            return False
+        if self.validation.is_due(number, until=self.job.until):
+            self._allow_disks()
+            with self.trainer.span("validation"):
+                values |= self.validation.values(self.pace)
+        self.state.step = number
+        self.journal.step(number, values)
+        if is_kept:
+            self._allow_disks()
+            with self.trainer.span("checkpoint"):
+                self.saver.save(self.state)
+        return True
+
+    def _step(self, number: int) -> Values:
+        """Make a step, or skip it if it was dropped before; return its metrics."""
+        begun = time.perf_counter()
+        is_left_out = number in self.recovery.left_out.steps
+        values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**self.trainer.step(number)}
+        seconds = time.perf_counter() - begun
+        if not is_left_out:
+            self.pace.step(seconds)
+        of_slowest = torch.tensor([peak_rss_bytes(), values.get("data_seconds") or 0.0], dtype=torch.float64)
+        peak, waited = self.group.all_reduce_(of_slowest, op="max").tolist()
+        values["data_seconds"] = None if is_left_out else waited
+        values["step_seconds"] = seconds
+        values["compute_seconds"] = None if is_left_out else seconds - (values.get("exposed_seconds") or 0.0)
+        values["images_per_second"] = None if is_left_out else self.job.run.global_batch / seconds
+        values["peak_rss_bytes"] = peak
+        return values
+
+    def _is_finite(self, number: int) -> bool:
+        """Return whether the weights after step `number` are finite; recover otherwise."""
+        try:
+            self.trainer.check_weights(number)
+        except NotFinite as error:
+            self._recover(error)
+            return False
+        return True
+
+    def _recover(self, error: NotFinite) -> None:
+        """Apply the policy for steps that are not finite: restore the state of a checkpoint, or raise."""
+        self._allow_disks()
+        self.saver.finish()
+        self.recovery.after(error)
+
+    def _allow_disks(self) -> None:
+        self.group.wait_at_most(self.pace.patience_seconds(saving=True))
+
+    def _resume(self) -> None:
+        """Load the newest complete checkpoint, or save step 0."""
+        begun = time.monotonic()
+        if self.group.rank == 0:
+            self.store.sweep()
+            self.store.describe(self.job.spec)
+        if self.saver.resume(self.state, at_most=self.job.until, go_back=self.job.machine.go_back):
+            self.pace.save(time.monotonic() - begun)
+        else:
+            self.saver.save(self.state)
+        if self.group.rank == 0:
+            sizes = {"ranks": self.group.size, "threads": self.saver.said["threads"]}
+            self.store.event("started", step=self.state.step, until=self.job.until, **sizes)
+
+    def _roll_back(self) -> int:
+        """Load the newest complete checkpoint into the state of a resumed run; return its step."""
+        before = self.state.step
+        if not self.saver.resume(self.state, at_most=before, go_back=self.job.machine.go_back):
+            raise problem(
+                f"roll-back from step {before}: no complete checkpoint in {self.store.folder}",
+                got=f"damaged or removed checkpoints of steps {self.store.steps()}",
+                expected="at least one intact checkpoint",
+                fix="start again: without a checkpoint, training restarts at step 0",
+            )
+        return self.state.step
+
+
+def _initial_model(job: Job, latents: Latents) -> DiT:
+    run = job.run
+    model = fresh_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
+    if job.paths.init is not None:
+        start_from_run(model, job.paths.init, weights=run.init_weights, codec=latents.info["codec"])
+    elif run.init_file is not None:
+        guides = run.guide is not None and run.guide.by == "start"
+        start_from_file(model, Path(run.init_file), weights=run.init_weights, guides=guides)
+    return model
+
+
+def trainer_of(
+    run: training.Run,
+    machine: Machine,
+    group: Group,
+    source: Source,
+    *,
+    model: DiT,
+    layout: Layout,
+    memory: TrainingMemory,
+) -> tuple[Trainer, State]:
+    """Return the trainer of a model on a group, and its state at step 0."""
+    start = start_of(model, run)
+    strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradients, sharding=machine.sharding)
+    memory.join(strategy)
+    with memory.paused():
+        settle(strategy, source, run)
+    guide = None if run.guide is None else Guide(run, model, strategy, start=start, memory=memory)
+    state = state_of(model, run, strategy, home=memory.home)
+    trainer = Trainer(
+        run=run,
+        source=source,
+        strategy=strategy,
+        optimizer=state.optimizer,
+        ema=state.ema,
+        group=group,
+        memory=memory,
+        guide=guide,
+    )
+    return trainer, state
+
+
+def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
+    """Place weights, average, moments and gradients near their cores, on huge pages; tiers place their own."""
+    team = Team.of()
+    log.info(team.describe())
+    weights = list(state.model.parameters())
+    guiding = [] if guide is None or guide.start is None else guide.start.parameters()
+    gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
+    kept = [*weights, *guiding, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
+    place((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)

@@ -1,0 +1,87 @@
+"""Initial model of a training run: fresh from the seed, or with weights of an earlier run or a file."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from dithc.config import training
+from dithc.core.artifacts import Store
+from dithc.core.logging import logger, problem
+from dithc.core.tensor_files import read_tensors
+from dithc.model import DiT, DiTConfig, adapt
+from dithc.train.checkpoints import read_weights
+
+Weights = Literal["ema", "raw"]
+log = logger(__name__)
+
+
+def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
+    """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
+
+    `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
+    """
+    chosen = run.model
+    width, depth, heads = chosen.shape
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = DiT.from_preset(
+            chosen.preset,
+            input_size=shape[1:],
+            in_channels=shape[0],
+            num_classes=num_classes,
+            learn_sigma=chosen.learn_sigma,
+            class_dropout_prob=run.label_dropout,
+            hidden_size=width,
+            depth=depth,
+            num_heads=heads,
+            **chosen.block._asdict(),
+        )
+    count = sum(value.numel() for value in model.parameters())
+    log.info(f"{chosen.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")
+    return model
+
+
+def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
+    """Load another run's last checkpoint and log all changes; UserError if it is damaged or does not fit."""
+    store, step = Store.of_run(manifest)
+    checkpoint = store.open(step, manifest=manifest)
+    if checkpoint.meta["codec"] != codec:
+        log.warning(
+            f"the initial weights were trained on latents of codec {checkpoint.meta['codec']}, these are of {codec}: "
+            "they are useful only if the two latent spaces are similar"
+        )
+    source = DiTConfig(**checkpoint.meta["model"])
+    state, changes = adapt(read_tensors(checkpoint.weights(weights)), model, source=source)
+    model.load_state_dict(state)
+    _say(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
+
+
+def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
+    """Load weights of another program (`read_weights`) and log all changes.
+
+    Raises UserError if the weights do not fit, or if `guides` is set and their network lacks the null label.
+    """
+    found, source = read_weights(path, model.config, weights=weights)
+    if guides and source is not None and source.null_label is None:
+        raise problem(
+            f"weights in {path} for `guide.by: start`",
+            got="a network without a null label",
+            expected="a network that predicts without a label",
+            fix="start from weights that were trained with dropped labels, or remove `guide`",
+        )
+    state, changes = adapt(found, model, source=source)
+    model.load_state_dict(state)
+    _say(f"weights in {path}", changes)
+    log.info(
+        "initial weights: the file does not specify the codec of their latents; they are useful only if that "
+        "latent space is similar to this one"
+    )
+
+
+def _say(origin: str, changes: list[str]) -> None:
+    log.info(f"initial weights: {origin}")
+    for change in changes:
+        log.info(f"initial weights: {change}")
+    if not changes:
+        log.info("initial weights: loaded without changes")

@@ -1,0 +1,89 @@
+"""Manifest of a segment, derived from the checkpoint and the metrics in the store; it can be rewritten at any time."""
+
+import math
+import os
+from pathlib import Path
+from statistics import fmean, median
+
+from dithc.config import training
+from dithc.core.artifacts import Manifest, Store, summaries
+from dithc.core.logging import read_metrics
+from dithc.train.job import Job
+from dithc.train.loop import METRICS_FOLDER
+from dithc.train.optimizer import initial_share
+
+FIRST, LAST = 10, 100
+WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory, caches of the kernels
+
+
+def write_manifest(job: Job, *, store: Store, inputs: dict[str, str], seconds: float) -> None:
+    """Protect the last checkpoint of a job, then write its manifest; `inputs` are digests of manifests by path."""
+    checkpoint, out = store.open(job.until), job.paths.out
+    store.pin(checkpoint.step)
+    Manifest(
+        stage="train",
+        name=job.name,
+        spec=job.spec,
+        numbers=_numbers(store, checkpoint),
+        files=[
+            entry | {"path": os.path.relpath(checkpoint.folder / entry["path"], out.parent)}
+            for entry in checkpoint.files
+        ],
+        inputs=inputs,
+        seconds=round(seconds, 3),
+    ).write(out)
+
+
+def _numbers(store: Store, checkpoint: Store.Checkpoint) -> summaries.Train:
+    meta = checkpoint.meta
+    rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
+    losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a dropped step has no loss
+    times = [row["step_seconds"] for row in rows]
+    settled = times[WARMUP_STEPS:] or times
+    per_step = median(settled) if settled else None
+    return {
+        "step": checkpoint.step,
+        "initial_loss": losses[0] if losses and rows[0]["step"] == 1 else None,
+        "loss_first10": fmean(losses[:FIRST]) if losses else None,
+        "loss_last100": fmean(losses[-LAST:]) if losses else None,
+        "val_loss": next(
+            (row["val_loss"] for row in reversed(rows) if math.isfinite(row.get("val_loss", math.nan))), None
+        ),
+        "seconds_per_step_median": per_step,
+        "exposed_seconds_median": _median_of(rows, "exposed_seconds"),
+        "overlap_fraction_median": _median_of(rows, "overlap_fraction"),
+        "images_per_second": meta["global_batch"] / per_step if per_step else None,
+        "training_seconds": sum(times),
+        "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
+        "loaded_bytes_median": _median_of(rows, "loaded_bytes"),
+        "offloaded_bytes_median": _median_of(rows, "offloaded_bytes"),
+        "stall_seconds_median": _median_of(rows, "stall_seconds"),
+        "fast_peak_bytes": int(max((row.get("fast_peak_bytes", 0) for row in rows), default=0)) or None,
+        "ranks": meta["ranks"],
+        "threads": meta["threads"],
+        "global_batch": meta["global_batch"],
+        "parameters": meta["parameters"],
+        "dtype": meta["dtype"],
+        "preset": meta["preset"],
+        "model": meta["model"],
+        "codec": meta["codec"],
+        "epochs": meta["position"]["epoch"],
+        "left_out": [step for step in meta.get("left_out", []) if step <= checkpoint.step],
+        "store": str(store.folder),
+        "metrics": str(Path(store.folder) / METRICS_FOLDER / "metrics.jsonl"),
+        "ema_note": _ema_note(training.Ema(**meta["ema"]), checkpoint.step),
+    }
+
+
+def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
+    """Return the median of settled steps' values; None without values, as on one rank."""
+    values = [row[name] for row in rows[WARMUP_STEPS:] if math.isfinite(row.get(name, math.nan))]
+    return median(values) if values else None
+
+
+def _ema_note(settings: training.Ema, step: int) -> str:
+    share = initial_share(step, decay=settings.decay, warmup=settings.warmup)
+    how = "with warm-up" if settings.warmup else "without warm-up"
+    beside = f"; also averages of lengths {settings.lengths}" if settings.lengths is not None else ""
+    left = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
+    return f"EMA of decay {settings.decay:g} {how}: {left}{beside}"

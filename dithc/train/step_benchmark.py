@@ -1,0 +1,211 @@
+"""Training steps on random latents, complete except for files, for measurements.
+
+N images of a batch, C channels.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dithc.config import Machine, training
+from dithc.core.logging import problem
+from dithc.diffusion import Schedule
+from dithc.engine import hcops
+from dithc.engine.comm import Group, traffic
+from dithc.engine.numa import peak_rss_bytes
+from dithc.latents import Batch
+from dithc.train.memory_tiers import MEMORY, TrainingMemory
+from dithc.train.pipeline import fresh_model, trainer_of
+from dithc.train.step import Trainer
+from dithc.train.strategies import Strategy, layout_on
+
+SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
+LARGE_PRIME = 1_000_003  # larger than any batch
+Operators = Literal["default", "products", "torch"]
+# Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
+PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
+EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # keys of a step's metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """Settings of a rehearsal, named as in the configuration.
+
+    Operators: default, those of training; torch, PyTorch for all operators, including AdamW and average; products,
+    PyTorch except for matrix products of linear layers with fused bias, GELU or gate.
+    """
+
+    model: Mapping[str, Any] = field(default_factory=lambda: {"preset": "DiT-S/2"})  # preset and overrides
+    batch: int = 8  # images per step over all ranks
+    dtype: str = "fp32"
+    strategy: training.StrategyName = "cftp"
+    sharding: training.Sharding = "none"
+    gradients: training.GradientPath = "overlapped"
+    operators: Operators = "default"
+    recompute: Literal["none", "block"] = "none"
+    memory: training.Memory = field(default_factory=training.Memory)
+    warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
+    steps: int = 3  # timed steps
+    seed: int = 0
+    pairs: int = 0  # further timed steps, each with one without communication, so that weights differ between ranks
+
+
+class _RandomSource:
+    """Source of random normal images, determined by seed, step and index in the batch, independent of ranks."""
+
+    def __init__(self, *, seed: int) -> None:
+        self._seed = seed
+        self._num_steps = len(Schedule.linear())
+
+    def batch(self, step: int, part: slice) -> Batch:
+        """Draw only images `part` of a step's batch."""
+        images = [self._image(step, place) for place in range(part.start, part.stop)]
+        return Batch(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
+
+    def _image(self, step: int, place: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + place)
+        y = torch.randint(NUM_CLASSES, (), generator=draws)
+        t = torch.randint(self._num_steps, (), generator=draws)
+        return torch.randn(SHAPE, generator=draws), y, t, torch.randn(SHAPE, generator=draws)
+
+
+def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Run the steps and return the measurements.
+
+    Args:
+        group: connected ranks, already placed on cores.
+        warm: called on rank 0 between warm-up and timing, while all ranks wait.
+
+    Returns:
+        JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps
+        except pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step,
+        `operators` (kernels), `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed
+        (tiers, trace, plan, metrics per step); `pairs`, if requested: seconds `together` and `alone` (slowest rank),
+        and `exposed_seconds`.
+
+    Raises:
+        UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs with ranks that share
+            layers.
+    """
+    if settings.warmup < 1 or settings.steps < 1:
+        got = f"{settings.warmup} and {settings.steps}"
+        raise problem("warm-up steps and timed steps", got=got, expected="at least 1 of each", fix="raise both numbers")
+    before_bytes = peak_rss_bytes()
+    _choose_operators(settings.operators)
+    trainer = _trainer(settings, group)
+    rows = [trainer.step(number) for number in range(1, settings.warmup + 1)]
+    group.barrier()
+    if group.rank == 0:
+        warm()
+    group.barrier()
+    seconds, before, faults = [], traffic.sent(), _page_faults()
+    for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
+        begun = time.perf_counter()
+        rows.append(trainer.step(number))
+        seconds.append(time.perf_counter() - begun)
+    sent = asdict(traffic.sent().since(before))
+    own: dict[str, Any] = {
+        "sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}
+    }
+    timed = rows[settings.warmup :]
+    own["page_faults"] = (_page_faults() - faults) / settings.steps
+    own["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
+    own |= _managed(trainer.memory, timed)
+    peak = peak_rss_bytes()
+    pairs = _pairs(trainer, settings, group) if settings.pairs else None
+    trainer.memory.close()
+    own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe()}
+    ranks = group.gather_objects(own | {"seconds": seconds, "pairs": pairs})
+    paired = [rank.pop("pairs") for rank in ranks]
+    return {
+        "settings": asdict(settings) | {"memory": settings.memory.model_dump()},
+        "ranks": group.size,
+        "threads": torch.get_num_threads(),
+        "seconds": _slowest(rank.pop("seconds") for rank in ranks),
+        "losses": [row["loss"] for row in rows],
+        "grad_norms": [row["grad_norm"] for row in rows],
+        "each_rank": ranks,
+        "pairs": {name: _slowest(pair[name] for pair in paired) for name in paired[0]} if settings.pairs else None,
+    }
+
+
+def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return `memory`: tiers with counters, trace, plan and costs per step; empty if unmanaged."""
+    document = memory.document()
+    if document is None or memory.tiers is None:
+        return {}
+    tiers = [told | asdict(tier.counters()) for told, tier in zip(document["tiers"], memory.tiers, strict=True)]
+    return {"memory": document | {"tiers": tiers, "steps": {name: [row[name] for row in rows] for name in MEMORY}}}
+
+
+def _choose_operators(operators: Operators) -> None:
+    if operators == "default":
+        return
+    serving = hcops.describe()[0]["backend"]
+    hcops.use("reference")
+    if operators == "products":
+        hcops.use(serving, ops=PRODUCTS)
+
+
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
+    return [max(values) for values in zip(*ranks, strict=True)]
+
+
+def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, list[float]]:
+    """Run steps together and alone, interleaved, with every second pair reversed to cancel drift."""
+    alone = _alone(trainer, settings, group)
+    first = settings.warmup + settings.steps + 1
+    found: dict[str, list[float]] = {"together": [], "alone": [], "exposed_seconds": []}
+    alone.step(first)  # the first step allocates memory
+    for pair in range(settings.pairs):
+        for name in ("together", "alone") if pair % 2 == 0 else ("alone", "together"):
+            group.barrier()
+            begun = time.perf_counter()
+            row = (trainer if name == "together" else alone).step(first + pair)
+            found[name].append(time.perf_counter() - begun)
+            if name == "together":
+                found["exposed_seconds"].append(row.get("exposed_seconds", 0.0))
+    return found
+
+
+def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
+    """Return a trainer that runs this rank's share of images without communication."""
+    layout = trainer.strategy.layout
+    if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
+        got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
+        expected = "ranks with complete layers, unsharded state and equal shares of the batch"
+        raise problem(
+            "steps without exchange", got=got, expected=expected, fix="set pairs to 0, or change the strategy"
+        )
+    single = Group()
+    run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
+    strategy = Strategy(trainer.strategy.module, layout_on(single, "cftp"))
+    source = _RandomSource(seed=settings.seed)
+    return Trainer(
+        run=run, source=source, strategy=strategy, optimizer=trainer.optimizer, ema=trainer.ema, group=single
+    )
+
+
+def _trainer(settings: Rehearsal, group: Group) -> Trainer:
+    """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
+    run = training.Run.model_validate(
+        {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
+        | {"recompute": settings.recompute}
+    )
+    machine = Machine(strategy=settings.strategy, gradients=settings.gradients, sharding=settings.sharding)
+    layout = layout_on(group, settings.strategy)
+    model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
+    memory = TrainingMemory(settings.memory, group=group)
+    source = _RandomSource(seed=settings.seed)
+    trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+    memory.follow(state)
+    return trainer

@@ -1,0 +1,160 @@
+"""Final summary of an experiment: scores with conditions, times, warnings, outputs."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dithc.config import datasets
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.workflow.monitor.experiment_status import Progress, Status
+from dithc.workflow.monitor.log_tail import LAST_LINES, tail
+from dithc.workflow.monitor.stage_inspector import AGAIN
+from dithc.workflow.monitor.stage_status import joined, span
+from dithc.workflow.monitor.text_width import INDENT, cut, folded, shortened
+from dithc.workflow.monitor.warnings import LONGEST, Kind, Warned
+
+LONGEST_NAME = 32
+MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
+KILLED = (
+    "if memory ran out (`dmesg` then names the process; a scheduler can also be the cause), give the stage more memory, "
+    "or reduce its batch"
+)
+
+
+class Closing:
+    """Final report of an experiment, in lines of at most `width` (None without a terminal), except paths."""
+
+    def __init__(self, progress: Progress, status: Status, *, width: int | None = None) -> None:
+        self.progress, self.status, self.width = progress, status, width
+
+    def summary(self, *, warned: Warned, since: float, seconds: float) -> list[str]:
+        """Return scores, times, products, warnings and completion.
+
+        `warned` holds the driver's warnings; stage logs written since `since` (seconds since 1970) add theirs.
+        """
+        for one in self.status.standings:
+            log = self.progress.base / one.stage.log
+            if log.exists() and log.stat().st_mtime >= since:
+                warned.read(log, where=one.stage.title)
+        lines = [*_scores(self.progress, self.status), *_times(self.status), *_made(self.progress, self.status)]
+        lines += [*_warnings(warned.kinds()), f"{self.status.summary()}; duration {span(seconds)}"]
+        return folded(lines, width=self.width)
+
+    def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
+        """Return failed stages with their last lines, logs and fixes.
+
+        `ended` contains the ends of failed commands (`Engine.ended`); `is_told` if the driver has already reported them.
+        """
+        lines = [] if is_told else self.status.failures()
+        silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
+        for one in silent:
+            how = ended[one.stage.log]
+            why = f"ended without an error message ({how})"
+            why = "stopped after a checkpoint, to be restarted" if how == f"status {AGAIN}" else why
+            lines += [f"{one.stage.title} {why}; log: {one.log or 'none'}"]
+            lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
+            lines += [f"  fix: {KILLED}"] if how == "SIGKILL" else []
+        if not lines and not is_told:
+            return []
+        waiting, done = self.status.count("waiting"), self.status.count("done")
+        lines += [f"{waiting} stages were not started, {done} are done; start the same command again to continue"]
+        return folded(lines, width=self.width)
+
+
+def _scores(progress: Progress, status: Status) -> list[str]:
+    """Return FID and KID of every evaluation, grouped by dataset, extractor and rendering."""
+    matrix, rows = progress.matrix, []
+    for one in status.standings:
+        if one.stage.rule != "fid" or one.state != "done":
+            continue
+        try:
+            numbers = Manifest.read(progress.base / one.stage.output, stage="fid").numbers
+        except UserError:  # it is being rebuilt
+            continue
+        dataset, extractor = matrix.dataset_of(one.stage.name), matrix.extractor_name(one.stage.name)
+        limit = "" if numbers["comparable"] else ", comparable only with scores of this extractor"
+        display = rendering(matrix.experiment.datasets[dataset].rendering)
+        head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{limit}), rendering {display}"
+        rows.append((head, one.stage.name, numbers))
+    names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
+    lines = []
+    for head, group in groupby(rows[:MOST_SCORES], key=lambda row: row[0]):
+        lines += [head, *(f"{INDENT}{shortened(name, LONGEST_NAME):<{names}}  {_score(it)}" for _, name, it in group)]
+    return lines + ([f"{INDENT}and {len(rows) - MOST_SCORES} more"] if len(rows) > MOST_SCORES else [])
+
+
+def rendering(display: datasets.Rendering) -> str:
+    """Format the conversion of tiles to 8-bit images for the scores: `B04 B03 B02, 0 to 0.3`."""
+    low, high = (
+        "/".join(f"{value:g}" for value in end) if isinstance(end, tuple) else f"{end:g}"
+        for end in (display.low, display.high)
+    )
+    return f"{' '.join(map(str, display.bands))}, {low} to {high}"
+
+
+def _score(numbers: Any) -> str:
+    floor = f"floor {numbers['floor']:.4g}" if numbers.get("floor") is not None else "no floor"
+    kid = f"KID {numbers['kid']:.4g}{_interval(numbers.get('kid_interval'))}" if numbers.get("kid") is not None else ""
+    fid = f"FID {numbers['fid']:.4g}{_interval(numbers.get('fid_interval'))}"
+    return joined(fid, floor, kid, f"n {numbers['n_generated']} generated, {numbers['n_real']} real")
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f" [{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def _times(status: Status) -> list[str]:
+    seconds: dict[str, dict[str, float]] = {}
+    for one in status.standings:
+        if one.state == "done" and one.seconds is not None:
+            key = one.stage.name if one.stage.kind == "run" else one.stage.key
+            of_stage = seconds.setdefault(one.stage.manifest, {})
+            of_stage[key] = max(one.seconds, of_stage.get(key, 0.0))
+    sums = sorted(((sum(found.values()), name) for name, found in seconds.items()), key=lambda pair: -pair[0])
+    total = sum(spent for spent, _ in sums)
+    parts = ", ".join(f"{name} {span(spent)} ({spent / total:.0%})" for spent, name in sums if total)
+    return [f"time of all finished stages, {span(total)} without startup: {parts}"] if total else []
+
+
+def _made(progress: Progress, status: Status) -> list[str]:
+    root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
+    rules = {stage.rule for stage in done}
+    runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
+    stores = [str(_store(progress, run)) for run in runs[:MOST_STORES]]
+    stores += [f"and {len(runs) - MOST_STORES} more"] if len(runs) > MOST_STORES else []
+    lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
+    if "sample" in rules:
+        lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
+    if status.report is not None:
+        lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
+    more = f"`dithc status {root}` prints the progress of each stage, `dithc show {root / 'tiles'}/NAME` describes an output"
+    return [*lines, f"logs: {root / 'logs'}; {more}"] if done else []
+
+
+def _store(progress: Progress, run: str) -> Path | str:
+    """Return a run's checkpoint folder, from its newest manifest."""
+    matrix = progress.matrix
+    for step in reversed(matrix.segments(run)):
+        try:
+            return str(Manifest.read(progress.base / matrix.segment(run, step), stage="train").numbers["store"])
+        except (UserError, KeyError):
+            continue
+    return f"{matrix.experiment.store}/{run}-*"
+
+
+def _warnings(kinds: Sequence[Kind]) -> list[str]:
+    if not kinds:
+        return ["no warnings"]
+    count = sum(kind.count for kind in kinds)
+    lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
+    lines += [f"{INDENT}{_often(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
+    more = len(kinds) - MOST_WARNINGS
+    return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
+
+
+def _often(kind: Kind) -> str:
+    if len(kind.where) == 1:
+        return f"{kind.where[0]}: "
+    return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

@@ -1,0 +1,56 @@
+"""Warnings of stages, grouped by kind: numbers and digests are ignored."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dithc.core.integrity import plain
+
+TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
+LONGEST = 320  # printed characters of a warning; the log contains the full text
+DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words that contain a digit: counts, digests, steps
+
+
+def kind_of(text: str) -> str:
+    """Return a warning without its distinguishing numbers and digests."""
+    return DIFFERS.sub("#", text)
+
+
+@dataclass
+class Kind:
+    """One kind of warning: its first text, the titles of its stages, and the number of occurrences."""
+
+    text: str
+    where: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+class Warned:
+    """Warnings by kind, in order of first occurrence."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, line: str, *, where: str = "") -> bool:
+        """Count a log line; return whether it is the first warning of its kind."""
+        found = TOLD.match(line)
+        if found is None or found.group(2) != "warning: ":
+            return False
+        text = f"{found.group(1)}: {line[found.end() :]}"
+        kind = self._kinds.setdefault(kind_of(text), Kind(text))
+        kind.count += 1
+        if where and where not in kind.where:
+            kind.where.append(where)
+        return kind.count == 1
+
+    def read(self, log: Path, *, where: str) -> None:
+        """Count the warnings in a stage's log; an unreadable log has none."""
+        try:
+            with plain(log).open(errors="replace") as lines:
+                for line in lines:
+                    self.add(line.rstrip("\n"), where=where)
+        except OSError:
+            return
+
+    def kinds(self) -> list[Kind]:
+        return list(self._kinds.values())

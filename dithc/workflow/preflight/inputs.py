@@ -1,0 +1,147 @@
+"""Checks of the user's files against their settings, before the first job."""
+
+import os
+import re
+from collections.abc import Iterator, Set
+from itertools import islice
+from pathlib import Path
+
+from dithc.config import Experiment, codecs, datasets, stage_spec
+from dithc.core.artifacts import Manifest
+from dithc.core.clutter import is_clutter
+from dithc.core.logging import UserError, problem
+from dithc.core.weights import content_of, files_of
+from dithc.workflow.experiment_graph import Matrix
+
+PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
+LEVEL_2A = re.compile(r"_MSIL2A_")
+MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; staging reports faults of the rest
+PRODUCTS, PACKED = ".SAFE", ".ZIP"
+
+
+def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
+    """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
+    experiment = matrix.experiment
+    faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
+    if faults:
+        raise problem(
+            f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
+            got="".join(f"\n    {line}" for line in faults),
+            expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
+            fix="copy or link them there (`dithc fetch` downloads the products of a `search`), or set the keys in a second "
+            "--configfile; config/README.md lists the files of each kind. If only the nodes have them, set "
+            "`machine: {inputs: nodes}`",
+        )
+
+
+def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
+    if experiment.machine.inputs == "nodes":
+        return []
+    wanted: dict[str, str | None] = {}
+    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+        wanted[f"datasets.{name}.source.path"] = dataset.source.path
+        wanted[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
+    if rules & {"latents", "sample"}:
+        wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
+    if rules & {"features_real", "features_generated"}:
+        wanted |= {f"extractors.{name}.path": one.path for name, one in experiment.extractors.items()}
+    if "simulate_scaling" in rules:
+        simulate = experiment.bench.simulate
+        wanted |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
+    missing = {key: path for key, path in wanted.items() if path is not None and not Path(path).exists()}
+    return [f"{key}: {path}: no such file or folder" for key, path in missing.items()]
+
+
+def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
+    """Yield faults of inputs that exist and are incomplete or of another type."""
+    may_lack = experiment.machine.inputs == "nodes"
+    if rules & {"latents", "sample"}:
+        for name, codec in experiment.codecs.items():
+            key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
+            if isinstance(codec, codecs.Torchscript) and path.exists():
+                yield from _lacks(key, path) if path.is_dir() else _weights(key, path)
+            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.is_file():
+                yield f"{key}: {path}: a file; expected the folder with config.json and the weights"
+            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.exists():
+                if not (path / "config.json").is_file():
+                    yield f"{key}: {path}: the folder has no config.json"
+                yield from _weights(key, path)
+    if rules & {"features_real", "features_generated"}:
+        for name, extractor in experiment.extractors.items():
+            key, path = f"extractors.{name}.path", Path(extractor.path or ".")
+            if extractor.path is not None and path.is_dir():
+                yield f"{key}: {path}: a folder; expected the weights file in it"
+            elif path.is_file() and not isinstance(extractor, codecs.InstalledExtractor):
+                yield from _weights(key, path)
+    if rules & {"pretrain", "finetune"}:
+        for name, run in experiment.runs.items():
+            if run.init_file is not None and not (may_lack and not Path(run.init_file).exists()):
+                yield from _weights(f"runs.{name}.init_file", Path(run.init_file))
+    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+        path = Path(dataset.source.path or "no folder")
+        if dataset.source.path is not None and path.is_dir() and not any(True for _ in _below(path)):
+            yield f"datasets.{name}.source.path: {path}: the folder is empty"
+
+
+def _lacks(key: str, path: Path) -> Iterator[str]:
+    if not any(all((path / one).is_file() for one in names) for names in PROGRAMS):
+        yield f"{key}: {path}: the folder lacks {', or '.join(' and '.join(names) for names in PROGRAMS)}"
+
+
+def _weights(key: str, path: Path) -> Iterator[str]:
+    """Yield faults of a path to weights: a missing file or shard, or a file that certainly has other content."""
+    try:
+        for file in files_of(path):
+            if (content := content_of(file)).fix:
+                yield f"{key}: {file}: {content.words}; {content.fix}"
+    except (OSError, ValueError) as error:
+        yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
+
+
+def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
+    """Yield bands in the settings that the scenes do not have."""
+    experiment = matrix.experiment
+    for name, dataset in experiment.datasets.items():
+        known = _bands_of(matrix, name, dataset, is_staged="stage" not in rules)
+        if known is None:
+            continue
+        named = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
+        named |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
+        codec = experiment.codecs[dataset.codec]
+        if isinstance(codec, codecs.Foreign) and isinstance(codec.bands, list):
+            named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
+        for key, one in experiment.evaluations.items():
+            if matrix.dataset_of(key) == name:
+                named[f"evaluations.{key}.triplets"] = [band for triplet in one.triplets for band in triplet]
+        for key, bands in named.items():
+            if strange := [band for band in dict.fromkeys(bands) if band not in known]:
+                yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"
+
+
+def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged: bool) -> list[str] | None:
+    """Return the bands of the scenes, as staged or by product names; None if unknown."""
+    try:
+        if is_staged:
+            staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
+            if staged.spec == stage_spec(matrix.experiment, "stage", name):  # else it will be restaged
+                return staged.numbers.get("bands")
+    except UserError:
+        pass
+    source = dataset.source
+    if not isinstance(source, datasets.Sentinel2) or source.path is None or not Path(source.path).is_dir():
+        return None
+    found = [path for path in _below(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
+    if not found or not all(LEVEL_2A.search(one.name) for one in found):
+        return None
+    return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Return the first visible files and folders below a folder, without the contents of products."""
+
+    def walk() -> Iterator[Path]:
+        for place, folders, names in os.walk(folder):
+            yield from (Path(place, name) for name in sorted((*folders, *names)) if not is_clutter(name))
+            folders[:] = [one for one in folders if not is_clutter(one) and not one.upper().endswith(PRODUCTS)]
+
+    return islice(walk(), MOST_LOOKED_AT)

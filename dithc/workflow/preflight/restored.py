@@ -1,0 +1,52 @@
+"""Damaged results that a rebuild reproduces exactly, so that no downstream job runs."""
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from dithc.config import stage_spec
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.workflow.experiment_graph import Matrix
+
+
+def digest_of(path: str) -> str | None:
+    return manifest.digest if (manifest := _read(path)) is not None else None
+
+
+def _read(path: str) -> Manifest | None:
+    try:
+        return Manifest.read(Path(path))
+    except (UserError, OSError):
+        return None
+
+
+def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
+    """Return the digests, by manifest path, of damaged results that today's settings, inputs and files reproduce.
+
+    The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
+    everything downstream runs.
+    """
+    known = set(matrix.manifests)
+
+    @cache
+    def is_settled(path: str) -> bool:
+        manifest = _read(path)
+        name = _name(matrix, manifest) if manifest is not None else None
+        if manifest is None or name is None or matrix.has_other_files(manifest.stage, name):
+            return False
+        if manifest.spec != stage_spec(matrix.experiment, manifest.stage, name):
+            return False
+        above = {one: digest for one, digest in manifest.inputs.items() if one in known}
+        return all(digest_of(one) == digest and is_settled(one) for one, digest in above.items())
+
+    return {path: digest for path in damaged if is_settled(path) and (digest := digest_of(path)) is not None}
+
+
+def _name(matrix: Matrix, manifest: Manifest) -> str | None:
+    """Return the configuration name of a result's settings, or None."""
+    experiment, name = matrix.experiment, manifest.name
+    if manifest.stage == "features":
+        name = matrix.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
+    sections = (experiment.datasets, experiment.codecs, experiment.runs, experiment.extractors, experiment.evaluations)
+    return name if any(name in section for section in sections) else None

@@ -1,0 +1,110 @@
+"""Paths of cells and documents of the paper, and resources of their jobs, for the rule files."""
+
+import math
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from dithc.config import Experiment
+from dithc.core.reproduction import TARGETS
+from dithc.workflow.reproduction.cost import GIB, Node
+from dithc.workflow.reproduction.jobs import Job
+from dithc.workflow.reproduction.plan import job_of, plan
+
+MEMINFO = Path("/proc/meminfo")
+LONGER = 5  # requested walltime relative to the prediction
+
+
+class PaperFiles:
+    """Files of the targets of an experiment; `configurations` are the user files that define the experiment."""
+
+    def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
+        self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations
+        self.node = node_of(experiment, cores=cores)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return plan(self.experiment, self.node)
+
+    @property
+    def names(self) -> str:
+        return "|".join(TARGETS)
+
+    def document(self, target: str) -> str:
+        return f"{self.root}/{target}.json"
+
+    @property
+    def documents(self) -> list[str]:
+        return [self.document(target) for target in self.experiment.paper.targets]
+
+    def page(self, target: str) -> str:
+        return f"{self.root}/{target}.html"
+
+    def skipped(self, target: str) -> list[str]:
+        return [f"{job.name}: {job.skipped}" for job in self.jobs if job.target == target and job.skipped]
+
+    def cell(self, target: str, name: str) -> str:
+        return f"{self.root}/cells/{target}/{name}.json"
+
+    def cells(self, target: str) -> list[str]:
+        """Return the files of the cells of a target that run."""
+        return [self.cell(target, job.name) for job in self.jobs if job.target == target and not job.skipped]
+
+    def job(self, target: str, name: str) -> Job:
+        """Return a cell; UserError if it does not exist."""
+        return job_of(self.jobs, target, name)
+
+    def before(self, target: str, name: str) -> list[str]:
+        return [self.cell(target, one) for one in self.job(target, name).after]
+
+    def threads(self, target: str, name: str) -> int:
+        """Return the cores of the job of a cell: the complete node for measurements."""
+        return self.node.cores if self.job(target, name).measures else 1
+
+    def runtime(self, target: str, name: str) -> int:
+        """Return the walltime in minutes of the job of a cell, at most the limit."""
+        wanted = math.ceil(2 + LONGER * self.job(target, name).seconds / 60)
+        return min(wanted, self.experiment.machine.max_minutes or wanted)
+
+    def task_cpus(self, target: str, name: str) -> int:
+        """Return the cores per rank of a cell."""
+        is_one = self.job(target, name).ranks == 1
+        return self.threads(target, name) if is_one else self.experiment.machine.cpus_per_rank or 1
+
+    @property
+    def of_node(self) -> str:
+        """Arguments of `dithc paper` that describe the node."""
+        return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
+
+    def again(self, target: str) -> str:
+        """Return the command that rebuilds a target."""
+        return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
+
+
+def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: float | None = None) -> Node:
+    """Return the node of a plan: as given, from the profile, or this machine."""
+    machine = experiment.machine
+    memory_mb = machine.node_memory_mb or _memory_mb()
+    return Node(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
+
+
+def told(jobs: Iterable[Job], target: str, node: Node) -> str:
+    """Return the cells of a target as lines for the user."""
+    lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
+    own = [job for job in jobs if job.target == target]
+    for job in own:
+        action = f"skipped: {job.skipped}" if job.skipped else job.command
+        lines.append(f"{job.seconds:8.0f} s  {job.name:<24} {action}")
+    run = [job.seconds for job in own if not job.skipped]
+    return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(own)} cells"])
+
+
+def _memory_mb() -> float:
+    """Return the total memory of this machine, because free memory varies."""
+    try:
+        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
+        return int(line.split()[1]) * 1024 / 1e6
+    except (OSError, StopIteration, ValueError):
+        return 16_000.0

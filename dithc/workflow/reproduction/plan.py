@@ -1,0 +1,60 @@
+"""Plan of an experiment: the cells of all targets on a node, with reasons for skipped cells."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dithc.config import Experiment
+from dithc.core.logging import problem
+from dithc.workflow.reproduction.cost import MEMORY_SHARE, Cost, Node
+from dithc.workflow.reproduction.jobs import Job
+from dithc.workflow.reproduction.scales import sizes_of
+from dithc.workflow.reproduction.targets import TARGETS, Scope
+
+
+def plan(experiment: Experiment, node: Node) -> list[Job]:
+    """Return the cells of all targets, `paper.targets` first, for a measuring node."""
+    asked = experiment.paper
+    cost = Cost(node, asked.gflops_per_core)
+    scope = Scope(experiment, sizes_of(experiment, node, cost), cost)
+    names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
+    jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
+    return _within(jobs, hours=asked.hours) if asked.scale == "node" else jobs
+
+
+def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
+    """Return a cell by its names; the UserError lists the cells of the target."""
+    own = {job.name: job for job in jobs if job.target == target}
+    if name not in own:
+        raise problem(
+            f"there is no cell {name!r} of {target}",
+            got=name,
+            expected=f"one of {', '.join(own) or 'none: this target uses the runs of the experiment'}",
+            fix="correct the name; `paper.scale` and the node determine the cells",
+        )
+    return own[name]
+
+
+def _fitting(job: Job, cost: Cost) -> Job:
+    if cost.fits(job.memory_gib):
+        return job
+    total = cost.node.memory_gib
+    limit = f"limit {MEMORY_SHARE * total:.1f} of {total:.1f} GiB of the node"
+    return replace(job, skipped=f"predicted memory {job.memory_gib:.1f} GiB, {limit}")
+
+
+def _within(jobs: list[Job], *, hours: float) -> list[Job]:
+    """Select cells within the hours; a long cell does not block later shorter ones."""
+    left, found = hours * 3600.0, list[Job]()
+    for job in jobs:
+        gone = {one.name for one in found if one.skipped and one.target == job.target}
+        if job.skipped:
+            pass
+        elif before := next((name for name in job.after if name in gone), None):
+            job = replace(job, skipped=f"requires {before}, which is skipped")
+        elif job.measures and job.seconds > left:
+            reason = f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.hours {hours:g}"
+            job = replace(job, skipped=f"{reason}: raise it, or list this target first in paper.targets")
+        else:
+            left -= job.seconds if job.measures else 0.0
+        found.append(job)
+    return found

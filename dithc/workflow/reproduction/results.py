@@ -1,0 +1,266 @@
+"""Readers of cell results: numbers with their spread, curves and notes, by target.
+
+A reader maps a cell and the JSON of its command to `Read`. It reads no other cell. `compose` compares cells.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import geometric_mean
+from typing import Any
+
+from dithc.core.reproduction import Cell, Series, published
+from dithc.workflow.reproduction.jobs import Job
+from dithc.workflow.reproduction.scales import BATCH
+from dithc.workflow.reproduction.targets import PRODUCTS, STRATEGIES
+
+GIGA = 1e9
+PATH = re.compile(r" /[^ ]+")  # of the control group of a run, which no longer exists
+FULL_BATCHES = (BATCH, 2 * BATCH)
+STATUS = {"ok": "measured", "oom": "out of memory"}
+# Stages of figure 9 by their names in the paper.
+STEPS = {
+    "gemm": "GEMM",
+    "mpi": "+ asynchronous MPI",
+    "operators": "+ AI operators",
+    "automem": "+ AutoMem",
+    "tuned": "+ tuning",
+}
+MODULES = {"qkv": "qkv_proj", "out": "o_proj", "up": "up_proj", "down": "down_proj", "condition": "condition_proj"}
+MODES = {"fig10": "weak", "fig11": "strong"}
+LOCAL_STEPS = 8
+PER_NODE_TFLOPS = {"linear layers": round(182.47 / 32, 2)}  # section 5.6: 32 nodes, linear layers alone
+
+
+@dataclass
+class Read:
+    """Content of one cell result."""
+
+    cells: list[Cell] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, other: "Read") -> None:
+        self.cells += other.cells
+        self.series += other.series
+        self.notes += [one for one in other.notes if one not in self.notes]
+
+
+def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> Cell:
+    """Return a cell of a job, by default with status measured."""
+    row = row or job.row
+    name = f"{job.name} {row} {column} {quantity}"
+    return Cell(
+        id="-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split()),
+        row=row,
+        column=column,
+        quantity=quantity,
+        unit=unit,
+        predicted_seconds=round(job.seconds, 1),
+        command=job.command,
+        digest=job.digest,
+        **({"status": "measured"} | more),
+    )
+
+
+def without_value(job: Job, status: str, reason: str) -> list[Cell]:
+    return [cell_of(job, column, "", "", status=status, reason=reason) for column in job.columns]
+
+
+def spread_of(timing: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Return value and range of a spread, and the file that has them."""
+    every = timing.get("all") or timing.get("rounds") or []
+    low, high = (min(every), max(every)) if len(every) > 1 else (None, None)
+    return {"value": timing["median"], "low": low, "high": high, "file": file}
+
+
+def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    if row["status"] == "ok":
+        return None
+    return {"status": STATUS.get(row["status"], "skipped"), "reason": row["reason"]}
+
+
+def _table2(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    strategy = job.facts["strategy"]
+    row = result["cells"][0]["strategies"][strategy]
+    column, is_full = STRATEGIES[strategy], job.facts["full"] and job.facts["batch"] in FULL_BATCHES
+    limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
+    read = Read(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
+    if failed := _failed(row):
+        read.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
+        return read
+    printed = {unit: published("table2", job.row, f"{column} {unit}") if is_full else None for unit in ("s", "GB")}
+    seconds = spread_of(row["seconds"], file) | {"published": printed["s"]}
+    read.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
+    if row["peak_pss_bytes"] is not None:
+        peak = {"value": row["peak_pss_bytes"] / GIGA, "file": file, "published": printed["GB"]}
+        read.cells.append(cell_of(job, f"{column} GB", "peak memory of all ranks", "GB", **peak))
+    return read
+
+
+def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    if job.name.startswith("tuning-"):
+        return Read()
+    rows = {row["name"]: row for row in result["contenders"]}
+    batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
+    is_full = job.facts["full"] and batch == BATCH
+    read = Read(notes=[f"{batch} images per step on one node; the paper has {BATCH}."] if batch != BATCH else [])
+    for name, column in PRODUCTS.items():
+        row, failed = rows[name], _failed(rows[name])
+        if name == "dithc" and not job.facts["tuned"]:
+            reason = "no search for the fastest products at this scale: it takes too long"
+            failed = {"status": "skipped", "reason": reason}
+        if failed:
+            read.cells.append(cell_of(job, column, quantity, "s", **failed))
+            continue
+        printed, native = (published("table3", job.row, one) for one in (column, "nativeBLAS"))
+        seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
+        read.cells.append(cell_of(job, column, quantity, "s", **seconds))
+        if base["status"] == "ok" and name != "torch-blas":
+            rounds = [a / b for a, b in zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)]
+            value = base["seconds"]["median"] / row["seconds"]["median"]
+            ratio = spread_of({"median": value, "all": [value, *rounds]}, file)
+            ratio["published"] = native / printed if native and printed else None
+            read.cells.append(cell_of(job, f"{column} over nativeBLAS", "speedup", "x", **ratio))
+    return read
+
+
+def _table4(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    dtype, libraries = job.facts["dtype"], ("openblas", "torch-blas", "onednn")
+    model = job.facts["model"]
+    read = Read(notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."])
+    by_module: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for case in result["cases"]:
+        module, product = case["name"].split()
+        by_module.setdefault(module, {})[product] = case["speedup_of_hcops_over"]
+    for name in libraries:
+        column = f"{PRODUCTS[name]} {dtype}"
+        if reason := result["libraries"][name][dtype]:
+            read.cells.append(cell_of(job, column, "speedup", "x", row="all modules", status="skipped", reason=reason))
+        for module, products in by_module.items():
+            if any(name not in over for over in products.values()):
+                continue
+            row = MODULES[module]
+            for product, over in products.items():
+                quantity = f"speedup, {product.replace('_', ' of ')}"
+                read.cells.append(cell_of(job, column, quantity, "x", row=row, **spread_of(over[name], file)))
+            is_papers = name == "torch-blas" and dtype == "fp32"
+            mean = {
+                "value": geometric_mean(over[name]["median"] for over in products.values()),
+                "published": published("table4", row, "Speed-up") if is_papers else None,
+            }
+            read.cells.append(cell_of(job, column, "speedup, mean of the products", "x", row=row, file=file, **mean))
+    return read
+
+
+def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    read, column = Read(), job.columns[0]
+    for row in result["stages"]:
+        known = {"row": row["label"], "published": published("fig9", STEPS.get(row["name"], ""), "Speed-up")}
+        failed = _failed(row)
+        if failed is None and row.get("speedup") is None:
+            failed = {"status": "skipped", "reason": "the baseline has no time"}
+        if failed:
+            read.cells.append(cell_of(job, column, "speedup", "x", **known, **failed))
+            continue
+        read.cells.append(cell_of(job, column, "speedup", "x", **known, **spread_of(row["speedup"], file)))
+        seconds = spread_of(row["seconds"], file)
+        read.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", row=row["label"], **seconds))
+    return read
+
+
+def _scaling(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    """Read the curves of `dithc bench scaling` and `dithc simulate`."""
+    read = Read()
+    for curve in result["curves"]:
+        if curve["mode"] != MODES[job.target]:
+            continue
+        kind, points = curve["kind"], curve["points"]
+        count = "ranks" if kind == "measured" else "nodes"
+        name = "measured" if kind == "measured" else curve["label"]
+        batch = f", batch {curve['global_batch']}" if curve.get("global_batch") else ""
+        label = f"{name} {curve['model'].removeprefix('DiT-')}{batch}"
+        series = Series(
+            label=label,
+            kind=kind,
+            x=tuple(float(point[count]) for point in points),
+            y=tuple(_number(point.get("efficiency")) for point in points),
+            x_label=count,
+            y_label="efficiency",
+            file=file,
+        )
+        read.series.append(series)
+        if kind != "published":
+            for point in points:
+                read.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
+        if kind == "simulated" and curve.get("global_batch"):
+            read.series.append(_locally(series, points))
+    return read
+
+
+def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str) -> list[Cell]:
+    if failed := _failed({"status": "ok"} | dict(point)):
+        return [cell_of(job, "efficiency", "efficiency", "", row=row, **failed)]
+    known: dict[str, Any] = {"row": row, "status": kind, "file": file}
+    if kind == "simulated":
+        known["reason"] = "simulated on the described machine, from the seconds of one node and its links"
+    values = {"efficiency": ("efficiency", ""), "seconds": ("seconds per iteration", "s")}
+    return [
+        cell_of(job, unit or name, quantity, unit, value=value, **known)
+        for name, (quantity, unit) in values.items()
+        if (value := _number(point.get(name))) is not None
+    ]
+
+
+def _locally(series: Series, points: list[Mapping[str, Any]]) -> Series:
+    """Return a curve that exchanges every LOCAL_STEPS steps: exposed time is divided by their number."""
+    work = [point["seconds"] - point["exposed_seconds"] * (1 - 1 / LOCAL_STEPS) for point in points]
+    y = tuple(work[0] * series.x[0] / (one * nodes) for one, nodes in zip(work, series.x, strict=True))
+    return replace(series, label=f"{series.label}, exchanged every {LOCAL_STEPS} steps", y=y)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    read = Read(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
+    for row in result["contenders"]:
+        name, failed = f"{job.row} {row['name']}", _failed(row)
+        for column, rate in {"linear layers": "training_linear", "with attention": "training_total"}.items():
+            if failed:
+                read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **failed))
+                continue
+            value, timing = row["gflop_per_second"][rate] / 1e3, row["seconds"]
+            rounds = [timing["median"] / seconds * value for seconds in timing["all"]]
+            known = spread_of({"median": value, "all": [value, *rounds]}, file)
+            if row["name"] == "dithc" and job.facts["dtype"] == "fp32":
+                known["published"] = PER_NODE_TFLOPS.get(column)
+            read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **known))
+    energy = result["energy"]
+    known = _failed(energy) or {"value": energy["images_per_joule"], "file": file}
+    read.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **known))
+    return read
+
+
+READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
+    "table2": _table2,
+    "table3": _table3,
+    "table4": _table4,
+    "fig9": _fig9,
+    "fig10": _scaling,
+    "fig11": _scaling,
+    "sec56": _sec56,
+}
+
+
+def read_result(job: Job, result: Mapping[str, Any], file: str) -> Read:
+    """Return the content of a cell result; `file` is relative to the page."""
+    read = READERS[job.target](job, result, file)
+    seen: dict[str, int] = {}
+    for place, cell in enumerate(read.cells):  # ids of rows that differ in punctuation only
+        seen[cell.id] = seen.get(cell.id, 0) + 1
+        if seen[cell.id] > 1:
+            read.cells[place] = replace(cell, id=f"{cell.id}-{seen[cell.id]}")
+    return read

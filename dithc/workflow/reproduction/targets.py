@@ -1,0 +1,284 @@
+"""Cells of each target: commands for rows and columns."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from dithc.config import Experiment
+from dithc.workflow.jobs import Benches
+from dithc.workflow.reproduction.cost import START_SECONDS, Cost, Network
+from dithc.workflow.reproduction.jobs import OUT, Job
+from dithc.workflow.reproduction.scales import MODELS, Sizes
+
+STRATEGIES = {"cftp": "CFTP", "dp": "DP", "dp+tp": "DP+TP"}
+WARMUP = 2
+# Variants of `dithc bench step` by their names in table 3.
+PRODUCTS = {
+    "openblas": "OpenBLAS",
+    "torch-blas": "nativeBLAS",
+    "onednn": "oneDNN",
+    "untuned": "own GEMM",
+    "dithc": "tuned",
+    "own-products": "own GEMM, products alone",
+}
+TUNE_STEPS = 340  # duration of a search for the products of a block, in steps of the block
+# Platforms of figure 7 with their step time relative to dithc in fp32. Emulation uses a tiny network at every scale.
+PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
+IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
+EMULATED_STEPS, EMULATED_IMAGES = 20, 4
+EMULATED_SECONDS = 0.6  # per step and image
+OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # per step of `dithc bench ops`
+SIMULATION_SECONDS = 10.0
+STAGES = 6
+NODES = "1,2,4,8,16,32,64,128,256,512,1024"
+
+
+@dataclass(frozen=True)
+class Scope:
+    experiment: Experiment
+    sizes: Sizes
+    cost: Cost
+
+    @property
+    def machine(self) -> str:
+        return self.experiment.paper.machine
+
+    @property
+    def per_node(self) -> int:
+        """Ranks per launched node, at most the largest count of `sizes`."""
+        machine = self.experiment.machine
+        given = None if machine.launcher == "none" else machine.launched_per_node
+        return min(given or max(self.sizes.ranks), max(self.sizes.ranks))
+
+
+def _table2(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    limit = () if sizes.memory_gib is None else ("--memory-limit", f"{sizes.memory_gib:g}")
+    for batch in sizes.batches:
+        for network in sizes.networks:
+            for strategy, column in STRATEGIES.items():
+                step = scope.cost.step(network, images=batch, way=strategy)
+                yield Job(
+                    name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
+                    words=(
+                        *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
+                        *("--strategies", strategy, "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
+                        *("--steps", str(sizes.steps), *limit, "--json", OUT),
+                    ),
+                    row=f"{batch} {network.label}",
+                    columns=(f"{column} s", f"{column} GB"),
+                    seconds=sizes.rounds * (START_SECONDS + (WARMUP + sizes.steps) * step),
+                    facts={"strategy": strategy, "batch": batch, "full": network.depth is None},
+                )
+
+
+def _search(scope: Scope, network: Network, images: int) -> float:
+    return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
+
+
+def _table3(scope: Scope) -> Iterator[Job]:
+    sizes, batch = scope.sizes, scope.sizes.batches[0]
+    for network in sizes.networks:
+        base = (*("--model", network.preset, *network.words, "--batch", str(batch)), "--dtype", "fp32")
+        tuned = f"{network.file_name}-{batch}"
+        memory = network.memory_gib(images=batch)
+        if sizes.tunes:
+            yield Job(
+                name=f"tuning-{network.file_name}",
+                words=("tune", *base),
+                row=network.label,
+                columns=(),
+                seconds=_search(scope, network, batch),
+                tuning=tuned,
+            )
+        compare = [name for name in PRODUCTS if name != "dithc"]
+        step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
+        yield Job(
+            name=network.file_name,
+            words=(
+                *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
+                *("--repeats", str(sizes.repeats), "--json", OUT),
+            ),
+            row=network.label,
+            columns=tuple(PRODUCTS.values()),
+            seconds=START_SECONDS + step * (2 + sizes.repeats),
+            memory_gib=memory,
+            after=(f"tuning-{network.file_name}",) if sizes.tunes else (),
+            tuning=tuned if sizes.tunes else "",
+            facts={"tuned": sizes.tunes, "batch": batch, "full": network.depth is None},
+        )
+
+
+def _table4(scope: Scope) -> Iterator[Job]:
+    model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
+    libraries = ("openblas", "torch-blas", "onednn")
+    block = Network(model, depth=1)
+    ways, images = ("dithc", "eager", *libraries), OPS_IMAGES[model]
+    round_seconds = sum(scope.cost.step(block, images=images, way=way) for way in ways)
+    for dtype in ("fp32", "bf16"):
+        yield Job(
+            name=dtype,
+            words=(
+                *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
+                *("--libraries", ",".join(libraries), "--repeats", str(scope.sizes.repeats), "--json", OUT),
+            ),
+            row=f"all modules, {dtype}",
+            columns=tuple(f"{PRODUCTS[name]} {dtype}" for name in libraries),
+            seconds=START_SECONDS + (1 + scope.sizes.repeats) * round_seconds,
+            facts={"dtype": dtype, "model": model},
+        )
+
+
+def _fig9(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    network, batch = sizes.networks[-1], max(2, sizes.batches[0])
+    for ranks in [count for count in sizes.ranks if count <= 2]:
+        run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
+        yield Job(
+            name=f"ranks-{ranks}",
+            words=(
+                *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
+                *("--ranks", str(ranks), "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
+                *("--steps", str(sizes.steps), *(("--tune",) if sizes.tunes else ()), "--json", OUT),
+            ),
+            row="all steps",
+            columns=(_ranks(ranks),),
+            seconds=STAGES * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
+        )
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"
+
+
+def _scaling(scope: Scope, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
+    """Return a scaling cell. Counts of strong scaling divide the batch and fit memory."""
+    sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
+    is_weak = mode == "weak"
+    shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
+    fitting = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))]
+    counts = fitting or shared[-1:]
+    launch = Benches(scope.experiment).scaling_launch.split()
+    seconds = 0.0
+    for count in counts:
+        images, cores = batch * count if is_weak else batch, max(1, scope.cost.node.cores * count // per_node)
+        step = scope.cost.step(network, images=images, way="dp", cores=cores)
+        seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
+    is_elsewhere = machine.launcher == "srun"
+    return Job(
+        name=name or f"measured-{network.file_name}",
+        words=(
+            *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
+            *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
+            *("--warmup", str(WARMUP), "--steps", str(sizes.steps), "--without-communication", *launch, "--json", OUT),
+        ),
+        row=network.label,
+        columns=tuple(_ranks(count) for count in counts),
+        seconds=seconds,
+        memory_gib=max(_on_a_node(scope, network, count, batch, mode) for count in counts),
+        nodes=-(-max(counts) // per_node) if is_elsewhere else 1,
+        ranks=max(counts) if is_elsewhere else 1,
+    )
+
+
+def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str) -> float:
+    """Return the GiB of the share of one node in `count` ranks."""
+    here = min(count, scope.per_node)
+    images = batch * here if mode == "weak" else -(-batch * here // count)
+    return network.memory_gib(images=images, replicas=here)
+
+
+def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
+    return Job(
+        name=name,
+        words=("simulate", *words, "--json", OUT),
+        row=row,
+        columns=("simulated",),
+        seconds=SIMULATION_SECONDS,
+        measures=False,
+    )
+
+
+def _fig10(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    for network in sizes.networks:
+        yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
+    on = ("--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
+    words = ("--mode", "weak", "--models", ",".join(MODELS), *on)
+    yield _simulated("simulated-weak", words, "all")
+
+
+def _fig11(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    for batch in sizes.strong_batches:
+        name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
+        yield _scaling(scope, "strong", sizes.largest, batch, name=name)
+    on = ("--machine", scope.machine, "--nodes", NODES)
+    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
+    wires = ("--wire", "fp32,bf16")
+    yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))
+    sharded = ("--mode", "strong", *on, "--global-batch", "448,3072", *wires, "--zero1")
+    yield _simulated("simulated-zero1", sharded)
+
+
+def _fig7(scope: Scope) -> Iterator[Job]:
+    sizes, asked = scope.sizes, scope.experiment.paper
+    network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
+    for platform, slowness in PLATFORMS.items():
+        is_emulated = platform == "sme"
+        steps = min(sizes.curve_steps, EMULATED_STEPS) if is_emulated else sizes.curve_steps
+        batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
+        for batch, seed in product(batches, range(asked.seeds)):
+            images = min(batch, EMULATED_IMAGES) if is_emulated else batch
+            step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
+            yield Job(
+                name=f"{platform}-{images}-{seed}",
+                words=(
+                    *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
+                    *("--model", network.label, *network.words, "--batch", str(images)),
+                    *(("--beside", "reference") if is_emulated else ()),
+                    *("--json", OUT),
+                ),
+                row=platform,
+                columns=(f"batch {images}, seed {seed}",),
+                seconds=START_SECONDS + steps * step,
+                memory_gib=network.memory_gib(images=images),
+                facts={"full": network.depth is None and not is_emulated},
+            )
+
+
+def _sec56(scope: Scope) -> Iterator[Job]:
+    sizes = scope.sizes
+    network, batch = sizes.largest, sizes.batches[0]
+    for device, dtype in product(("cpu", "cuda"), ("fp32", "bf16")):
+        of_device = () if device == "cpu" else ("--device", device)
+        step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
+        yield Job(
+            name=f"{device}-{dtype}",
+            words=(
+                *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
+                *of_device,
+                *("--compare", "eager,compile", "--warmup", "1", "--repeats", str(sizes.repeats), "--json", OUT),
+            ),
+            row=f"{device.upper()} {dtype}",
+            columns=("linear layers", "with attention"),
+            seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
+            memory_gib=network.memory_gib(images=batch),
+            facts={"dtype": dtype},
+        )
+
+
+# Table 1 and figure 8 have no cells, because they use the runs of the experiment.
+TARGETS: Mapping[str, Callable[[Scope], Iterable[Job]]] = {
+    "table1": lambda scope: (),
+    "table2": _table2,
+    "table3": _table3,
+    "table4": _table4,
+    "fig7": _fig7,
+    "fig8": lambda scope: (),
+    "fig9": _fig9,
+    "fig10": _fig10,
+    "fig11": _fig11,
+    "sec56": _sec56,
+}

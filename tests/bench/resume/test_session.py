@@ -1,0 +1,251 @@
+"""Units are stored one by one, reused only by the same command, and reported when a user stops it."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dithc.bench import environment, training
+from dithc.bench.operators import ops
+from dithc.bench.resume import Sitting, Stopped, now, sitting
+from dithc.bench.timing import take_turns
+from dithc.bench.training import run as module
+from dithc.bench.training.run import Run, settled
+from dithc.cli import main
+from dithc.core.artifacts import difference
+from dithc.core.logging import progress
+from dithc.engine.hardware import discover
+
+SETTINGS = {"model": "DiT-S/2", "rounds": 3}
+
+
+def as_json(value: object) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+@contextmanager
+def capture() -> Iterator[list[str]]:
+    """Yield the messages of the package's log."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda entry: messages.append(entry.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dithc.bench.resume").addHandler(handler)
+    logging.getLogger("dithc").setLevel(logging.INFO)
+    yield messages
+    logging.getLogger("dithc.bench.resume").removeHandler(handler)
+
+
+def counted(limit: int, error: BaseException) -> Callable[[], int]:
+    """Return 1, 2, ..., and raise `error` after `limit` calls."""
+    calls = iter(range(1, limit + 1))
+
+    def make() -> int:
+        for number in calls:
+            return number
+        raise error
+
+    return make
+
+
+def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "kept.jsonl"
+    make = counted(3, KeyboardInterrupt())
+    with sitting(path, settings=SETTINGS) as first:
+        assert [first.unit(name, make) for name in "aba"] == [1, 2, 3]
+        with pytest.raises(Stopped):
+            first.unit("c", make)
+        assert first.stopped_by == "Ctrl-C"
+        with pytest.raises(Stopped):
+            first.unit("d", lambda: pytest.fail("nothing is begun after it"))
+    again = counted(1, KeyboardInterrupt())
+    with sitting(path, settings=SETTINGS) as second:
+        assert [second.unit(name, again) for name in "aab"] == [1, 3, 2]
+        assert second.unit("c", again) == 1
+        assert second.number == 2
+        second.end()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("other", [SETTINGS, {**SETTINGS, "rounds": 4}, {}, {"where": {"isa": "ref"}}])
+def test_units_are_reused_in_the_same_environment_alone_and_the_difference_is_logged(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    path = tmp_path / "kept.jsonl"
+    with sitting(path, settings=SETTINGS) as first:
+        first.unit("a", lambda: 1)
+    with capture() as messages, sitting(path, settings=other) as second:
+        assert second.unit("a", lambda: 2) == (1 if other == SETTINGS else 2)
+        assert second.number == (2 if other == SETTINGS else 1)
+    (message,) = messages
+    assert message.startswith("discarding") == (other != SETTINGS)
+    assert difference(SETTINGS, other) in message
+
+
+LEAVES = st.dictionaries(
+    st.sampled_from("abc"), st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2), min_size=1
+)
+TREES = st.dictionaries(st.sampled_from("xy"), LEAVES)
+
+
+@given(TREES, TREES)
+def test_a_difference_names_each_leaf_that_changed(before: dict[str, Any], after: dict[str, Any]) -> None:
+    found = difference(before, after)
+    assert (found == "") == (before == after)
+    for one, other in ((before, after), (after, before)):
+        for name, part in one.items():
+            for key, value in part.items():
+                assert (f"{name}.{key}: " in found) == (value != other.get(name, {}).get(key))
+
+
+VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_POOL", "HCOPS_ANY", "MALLOC_ARENA_MAX")
+
+
+def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    before = as_json(environment.environment())
+    assert difference(before, as_json(environment.environment())) == ""
+    machine, packages = discover(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}
+    one_core = replace(machine, limits=replace(machine.limits, allowed_cpus=machine.limits.allowed_cpus[:1]))
+    monkeypatch.setattr(environment, "discover", lambda: replace(one_core, memory_bytes=1))
+    monkeypatch.setattr(environment.native, "isa", lambda: "other")
+    monkeypatch.setattr(
+        environment, "distributions", lambda: [SimpleNamespace(name=n, version=v) for n, v in packages.items()]
+    )
+    (tmp_path / "tuned.json").write_text("{}")
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    after = as_json(environment.environment())
+    assert before["machine"]["memory_bytes"] != after["machine"]["memory_bytes"] == 1
+    assert before["machine"]["limits"]["allowed_cpus"][:1] == after["machine"]["limits"]["allowed_cpus"]
+    assert before["kernels"]["isa"] != after["kernels"]["isa"] == "other"
+    assert before["packages"] != after["packages"] == packages
+    assert (list(before["tuning"]), list(after["tuning"])) == ([], ["tuned.json"])
+    assert {name: after["variables"][name] for name in VARIABLES} == dict.fromkeys(VARIABLES, "1")
+    assert not set(before["variables"]) & set(VARIABLES)
+
+
+def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    with sitting(path, settings=SETTINGS) as first:
+        for name in "abc":
+            first.unit(name, lambda: 7)
+    begin, a, b, c = path.read_text().splitlines(keepends=True)
+    path.write_text(begin + a.replace("7", "8") + b + c[:20])
+    with sitting(path, settings=SETTINGS) as second:
+        assert [second.unit(name, lambda: 9) for name in "abc"] == [9, 7, 9]
+
+
+def test_failures_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    for value in ("failed", "ok"):
+        with sitting(path, settings=SETTINGS) as here:
+            assert here.unit("a", lambda value=value: value, keep=lambda found: found == "ok") == value
+    with sitting(path, settings=SETTINGS) as here:
+        assert here.unit("a", lambda: "new") == "ok"
+
+
+def test_outside_of_a_sitting_and_before_the_first_unit_an_interruption_stays_one(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        now().unit("a", counted(0, KeyboardInterrupt()))
+    with sitting(tmp_path / "kept.jsonl", settings={}) as here, pytest.raises(KeyboardInterrupt):
+        here.unit("a", counted(0, KeyboardInterrupt()))
+    assert not list(tmp_path.iterdir())
+
+
+def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with sitting(tmp_path / "kept.jsonl", settings={}) as here:
+        here.unit("a", lambda: 1)
+        with pytest.raises(Stopped):
+            here.unit("b", lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert here.stopped_by == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path: Path) -> None:
+    slow = counted(3, KeyboardInterrupt())  # the second round is cut
+    runs: dict[str, Callable[[], object]] = {"a": slow, "b": slow}
+    with sitting(tmp_path / "kept.jsonl", settings={}):
+        first = take_turns(runs, repeats=5, are_units=True)
+    assert [len(timing.seconds) for timing in first.values()] == [1, 1]
+    with sitting(tmp_path / "kept.jsonl", settings={}):
+        whole = take_turns({"a": int, "b": int}, repeats=5, are_units=True)
+    assert [len(timing.seconds) for timing in whole.values()] == [5, 5]
+    assert all(whole[name].seconds[0] == first[name].seconds[0] for name in "ab")
+    assert take_turns({"a": int}, repeats=0)["a"].seconds == ()
+
+
+def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
+    ok, gone = Run(seconds=[1.0]), Run(status="stopped")
+    found = settled({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [Run(status="oom")]})
+    assert {name: [run.status for run in own] for name, own in found.items()} == {
+        "a": ["ok"],
+        "b": ["ok"],
+        "c": ["stopped"],
+        "d": ["oom"],
+    }
+    assert [len(own) for own in settled({"a": [ok, ok], "b": [ok]}).values()] == [2, 1]
+
+
+def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contenders = [training.Contender(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
+    made: list[str] = []
+
+    def run(contender: training.Contender, *_: Any, **__: Any) -> Run:
+        if len(made) == 3:
+            raise SystemExit(143)
+        made.append(contender.name)
+        return Run(seconds=[float(len(made))])
+
+    def measured() -> dict[str, list[float]]:
+        with sitting(tmp_path / "kept.jsonl", settings={}), progress(total=4, label="a", quiet=True) as bar:
+            runs = training.interleaved(contenders, 2, lambda one: training.run_once(one, ["--steps", "1"]), bar=bar)
+        return {name: [run.seconds[0] for run in own] for name, own in runs.items()}
+
+    monkeypatch.setattr(module, "_made", run)
+    assert measured() == {"cftp": [1.0], "dp": [2.0]}
+    assert made == ["cftp", "dp", "dp"]
+    made.clear()
+    assert measured() == {"cftp": [1.0, 1.0], "dp": [2.0, 3.0]}, "only the remaining run was executed"
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same environment", "other threads"])
+def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, real, calls = tmp_path / "ops.json", ops._measure, []
+
+    def measure(case: Any, *rest: Any) -> Any:
+        calls.append(case.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt if is_same else SystemExit(143)
+        return real(case, *rest)
+
+    words = ["bench", "ops", "--ops", "gelu,silu", "--dtype", "fp32", "--backend", "reference", "--bytes", "65536"]
+    words += ["--repeats", "2", "--threads", "1", "--json", str(out)]
+    monkeypatch.setattr(ops, "_measure", measure)
+    monkeypatch.setenv("OMP_DYNAMIC", "false")
+    assert main(words) == (130 if is_same else 75)
+    assert not out.exists()
+    (case,) = json.loads((tmp_path / "ops.stopped.json").read_text())["cases"]
+    monkeypatch.setenv("OMP_DYNAMIC", "false" if is_same else "true")
+    assert main(words) == 0
+    whole = json.loads(out.read_text())
+    assert (whole["cases"][0] == case) == is_same
+    assert whole.get("sittings", 1) == (2 if is_same else 1)
+    assert len(whole["cases"]) == len(calls) - (1 if is_same else 2) > 1, "the cut case must be measured again"
+
+
+def test_a_sitting_without_a_file_keeps_nothing() -> None:
+    assert Sitting().unit("a", lambda: 3) == 3

@@ -1,0 +1,82 @@
+"""Tests of simulated steps: they equal closed-form results in limit cases; ranks of other speed may be omitted."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dithc.bench.simulate.events import Plan, simulate_step
+
+# 4 buckets, one at each quarter of a backward pass of 8 s, after 5 s of forward pass and optimizer.
+PLAN = Plan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
+
+plans = st.builds(
+    lambda before, parts, exchange, overlaps, slowdown: Plan(
+        before=before,
+        ready=tuple(sum(parts[: number + 1]) for number in range(len(parts))),
+        backward=sum(parts),
+        exchange=tuple((exchange * len(parts))[: len(parts)]),
+        overlaps=overlaps,
+        slowdown=slowdown,
+    ),
+    before=st.floats(0, 5),
+    parts=st.lists(st.floats(0, 3), min_size=1, max_size=6),
+    exchange=st.lists(st.floats(0, 4), min_size=1, max_size=6),
+    overlaps=st.booleans(),
+    slowdown=st.floats(1, 3),
+)
+speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
+
+
+def test_without_exchange_a_step_is_computing():
+    step = simulate_step(Plan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5])
+    assert step.seconds == pytest.approx(13 * 1.5)
+    assert step.exposed_seconds == 0.0
+
+
+def test_an_exchange_shorter_than_its_bucket_hides_but_for_the_last():
+    step = simulate_step(PLAN, [1.0])
+    assert (step.seconds, step.exposed_seconds) == (14.0, 1.0)
+
+
+def test_an_exchange_after_the_backward_pass_adds_all_of_it():
+    step = simulate_step(replace(PLAN, overlaps=False), [1.0])
+    assert (step.seconds, step.exposed_seconds) == (17.0, 4.0)
+
+
+def test_an_exchange_longer_than_the_backward_pass_begins_with_its_first_bucket():
+    step = simulate_step(replace(PLAN, exchange=(3.0, 3.0, 3.0, 3.0)), [1.0])
+    assert step.seconds == pytest.approx(5 + 2 + 4 * 3)
+
+
+def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
+    step = simulate_step(PLAN, [1.0, 2.0])
+    assert step.seconds == pytest.approx(2 * 13 + 1)
+    assert step.waits[1][0] == pytest.approx(1.0)  # the slowest rank waits for the exchange alone
+    assert step.waits[0][0] == pytest.approx(2 * 7 + 1 - 7)  # the other rank submitted its first bucket at 7 s
+    assert step.waits[0][1] == pytest.approx(2 * 2)  # afterwards it follows the slowest rank
+
+
+def test_a_shared_core_slows_computing_down_while_a_sum_is_under_way():
+    # The first three sums are within the backward pass: each costs half a second of computation at half speed.
+    step = simulate_step(replace(PLAN, slowdown=2.0), [1.0])
+    assert step.seconds == pytest.approx(13 + 3 * 0.5 + 1)
+    assert step.exposed_seconds == pytest.approx(1.0)
+
+
+@settings(max_examples=60)
+@given(plan=plans, factors=speeds, number=st.integers(0, 5), more=st.floats(0, 5))
+def test_a_longer_exchange_never_makes_a_shorter_step(plan, factors, number, more):
+    longer = list(plan.exchange)
+    longer[number % len(longer)] += more
+    found = simulate_step(replace(plan, exchange=tuple(longer)), factors).seconds
+    assert found >= simulate_step(plan, factors).seconds - 1e-9
+
+
+@settings(max_examples=60)
+@given(plan=plans, factors=speeds)
+def test_a_step_lies_between_computing_alone_and_everything_in_a_row(plan, factors):
+    computing = (plan.before + plan.backward) * max(factors)
+    step = simulate_step(plan, factors)
+    assert computing - 1e-9 <= step.seconds <= computing + plan.slowdown * sum(plan.exchange) + 1e-9

@@ -1,0 +1,129 @@
+"""Tests of the paper's weak scaling, reproduced from its own inputs, and of stragglers against random draws."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.bench.simulate import paper_scaling
+from dithc.bench.simulate.links import Links
+from dithc.bench.simulate.scaling import Computing, Scenario, efficiencies, largest_draws
+from dithc.bench.simulate.workload import describe_model
+from dithc.engine.hardware import description
+
+LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
+NODES = (1, 4, 64, 256, 1024)
+
+
+@pytest.fixture(scope="module")
+def xl():
+    return describe_model(paper_scaling.MODEL)
+
+
+@pytest.fixture(scope="module")
+def lx2():
+    return Links.of(description.read(LX2))
+
+
+@pytest.fixture(scope="module")
+def found(xl, lx2):
+    return paper_scaling.reproduce(xl, lx2, nodes=NODES, steps=16, seed=0)
+
+
+@pytest.mark.slow
+def test_published_seconds_are_met_within_5_percent_and_256_nodes_within_3_points(found):
+    validation = found["validation"]["exposed"]
+    assert validation["is_the_reproduction"]
+    assert [row["nodes"] for row in validation["seconds"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert [row["published"] for row in validation["seconds"]] == [17.37, 17.80, 18.50, 18.40, 18.51, 18.92, 19.00]
+    assert all(abs(row["simulated"] / row["published"] - 1) <= 0.05 and row["within"] for row in validation["seconds"])
+    assert [row["use"] for row in validation["seconds"]] == ["fitted"] * 4 + ["predicted"] * 3
+    at = validation["efficiency"]
+    assert (at["nodes"], at["published"], at["use"], at["within"]) == (256, 0.906, "predicted", True)
+    assert abs(at["simulated"] - 0.906) <= 0.03
+
+
+def test_fitted_rate_of_a_communication_core_is_that_of_the_published_broadcast(found):
+    rate = found["validation"]["exposed"]["checks"]["bytes a second of a communication core"]
+    assert rate["simulated"] == pytest.approx(rate["published"][0], rel=0.1)
+
+
+def test_an_explanation_that_misses_a_bound_says_so(found):
+    at = found["validation"]["stragglers"]["efficiency"]
+    assert at["within"] == (abs(at["simulated"] - 0.906) <= 0.03)
+    assert not at["within"]
+
+
+def test_every_curve_says_what_it_is_and_every_point_is_whole(found):
+    kinds = [(curve["kind"], curve["mode"], curve["global_batch"]) for curve in found["curves"]]
+    assert kinds.count(("published", "weak", None)) == 3
+    assert {batch for _, mode, batch in kinds if mode == "strong"} == {448, 3072, 16384}
+    assert len({(curve["label"], curve["global_batch"]) for curve in found["curves"]}) == len(kinds)
+    for curve in found["curves"]:
+        for point in curve["points"]:
+            assert {"nodes", "ranks", "seconds", "efficiency", "exposed_seconds", "flops_per_second"} <= set(point)
+            assert point["seconds"] > 0
+            assert 0 < point["efficiency"] <= 1 + 1e-9
+
+
+def test_no_point_has_fewer_images_than_ranks(found):
+    strong = {curve["global_batch"]: curve["points"] for curve in found["curves"] if curve["mode"] == "strong"}
+    assert max(point["nodes"] for point in strong[448]) == 64  # 112 at most, of the requested ones
+    assert max(point["nodes"] for point in strong[3072]) == 256
+    assert max(point["nodes"] for point in strong[16384]) == 1024
+
+
+def test_flops_of_the_published_tuned_step_are_those_of_the_text(found):
+    tuned = next(curve for curve in found["curves"] if curve["label"] == "DiT-HC, tuned")
+    assert tuned["points"][-1]["linear_flops_per_second"] == pytest.approx(182.47e12, rel=0.01)  # section 5.6
+    at_256 = next(curve for curve in found["curves"] if curve["label"] == "DiT-HC, GEMM-optimised")["points"][-1]
+    assert at_256["linear_flops_per_second"] > 1e15  # section 5.7: "over 1 PFLOPS"
+
+
+def test_default_spread_loses_what_the_tuned_version_loses(xl, lx2):
+    scenario = scenario_of(xl, lx2, Computing(seconds=13.18, images=112, spread=paper_scaling.SPREAD), steps=32)
+    assert efficiencies(scenario.points([1, 32]))[-1] == pytest.approx(13.18 / 13.5, abs=0.003)
+
+
+@pytest.mark.parametrize(("ranks", "mean"), [(1, 0.0), (4, 1.02938), (1024, 3.24)])
+def test_stragglers_are_the_largest_of_so_many_normal_draws(ranks, mean):
+    assert np.mean(largest_draws(ranks, steps=400, seed=0)) == pytest.approx(mean, abs=0.02)
+
+
+def test_more_ranks_never_straggle_less_and_a_seed_gives_the_same_again():
+    draws = [largest_draws(ranks, steps=16, seed=3) for ranks in (1, 2, 7, 4096)]
+    assert all(a <= b for few, many in pairwise(draws) for a, b in zip(few, many, strict=True))
+    assert largest_draws(7, steps=16, seed=3) == draws[2] != largest_draws(7, steps=16, seed=4)
+
+
+def scenario_of(model, links, computing, method=paper_scaling.OURS, *, ranks_per_node=4, steps=1) -> Scenario:
+    given = {"model": model, "method": method, "computing": computing, "links": links}
+    return Scenario(**given, ranks_per_node=ranks_per_node, steps=steps)
+
+
+def test_a_step_without_network_and_stragglers_is_its_computing(xl):
+    computing = Computing(seconds=10.0, images=112, optimizer_seconds=0.5)
+    for method in (paper_scaling.AUTHORS, paper_scaling.OURS):
+        free = scenario_of(xl, Links(), computing, method)
+        assert [point.seconds for point in free.points(NODES)] == pytest.approx([10.0] * len(NODES))
+    (point,) = free.points([8], mode="strong", global_batch=448)
+    assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images per node; the optimizer time is constant
+    slower = Computing(seconds=10.0, images=112, spread=0.1)
+    one = scenario_of(xl, Links(), slower, ranks_per_node=1, steps=1000).point(1)
+    assert one.seconds == pytest.approx(10 * math.exp(0.1**2 / 2), rel=1e-3)  # mean of the lognormal distribution
+
+
+def test_switches_that_help_help_and_those_that_hurt_hurt(xl, lx2):
+    computing = Computing(seconds=13.18, images=112, optimizer_seconds=0.19)
+
+    def seconds(**changes):
+        return scenario_of(xl, lx2, computing, paper_scaling.Method(label="", **changes)).point(256).seconds
+
+    base = seconds()
+    assert seconds(wire="bf16") < base
+    assert seconds(overlaps=False) > base
+    assert seconds(communication_core=False) > base
+    assert seconds(collective="ring") > base
+    assert seconds(zero1=True) == pytest.approx(base - 0.19, abs=0.1)  # the optimizer is sharded, without other costs

@@ -1,0 +1,110 @@
+"""Tests of `dithc simulate --sample`: predicted sampling time on a described machine, and the best partition."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dithc.cli import main
+
+LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
+LARGE = ["--size", "4096", "--nodes", "64"]
+
+
+def simulate(*words: str, machine: Path = LX2) -> int:
+    return main(["simulate", "--sample", "--machine", str(machine), *words])
+
+
+def point(tmp_path: Path, *words: str) -> dict:
+    file = tmp_path / "sampling.json"
+    assert simulate(*words, "--json", str(file)) == 0
+    (found,) = json.loads(file.read_text())["curves"][0]["points"]
+    return found
+
+
+@pytest.mark.parametrize("size", ["512", "1024"])
+def test_a_guided_image_on_the_four_dies_of_a_node(tmp_path, capsys, size) -> None:
+    found = point(tmp_path, "--nodes", "1", "--size", size)
+    assert found["speedup"] >= 3.8
+    assert (found["degrees"]["cfg"], found["degrees"]["shared"]) == (2, 2)
+    out = capsys.readouterr().out
+    assert "cfg 2 x shared 2  <- chosen" in out
+    assert "16 heads are not a multiple of 3" in out
+
+
+@pytest.mark.parametrize(("bandwidth", "least"), [("24e9", 0.95), ("0.5e9", 0.80)])
+def test_an_image_of_many_tokens_on_256_ranks(tmp_path, bandwidth, least) -> None:
+    found = point(tmp_path, *LARGE, "--bandwidth", bandwidth)
+    assert found["share_of_ideal"] >= least
+    assert found["ranks"] == 256
+
+
+def test_many_images_on_1024_ranks(tmp_path) -> None:
+    found = point(tmp_path, "--images", "10000", "--nodes", "256")
+    assert found["share_of_ideal"] >= 0.95
+    assert found["degrees"]["ulysses"] == found["degrees"]["ring"] == found["degrees"]["shared"] == 1
+    assert found["legal"] > len(found["choices"]) == 8
+
+
+def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
+    whole = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2")
+    without = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--decode-tflop", "0")
+    one = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--unguided")
+    assert without["seconds"] < whole["seconds"]
+    assert one["seconds"] < whole["seconds"]
+    assert one["degrees"]["cfg"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--images", "0"], "simulate --images\n  got:      0\n"),
+        (["--size", "100"], "--size"),
+        (["--sampling-steps", "0"], "--sampling-steps"),
+        (["--bandwidth", "0"], "--bandwidth"),
+        (["--half-tokens", "-1"], "--half-tokens"),
+        (["--flops", "nan"], "--flops"),
+        (["--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
+        (["--top", "0"], "--top"),
+        (["--model", "DiT-M/2"], "DiT-M/2"),
+    ],
+)
+def test_nonsense_is_refused_with_its_name(words, said, capsys) -> None:
+    assert simulate(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_machine_without_network_is_refused(tmp_path, capsys) -> None:
+    path = tmp_path / "lonely.yaml"
+    path.write_text("clusters: [{cores: 0-3}]\n")
+    assert simulate("--flops", "1e12", machine=path) == 2
+    assert "section `network`" in capsys.readouterr().err
+
+
+def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
+    program = (
+        "import sys\nfrom dithc.cli import main\nassert main(sys.argv[1:]) == 2\nassert 'torch' not in sys.modules\n"
+    )
+    words = ["simulate", "--sample", "--machine", str(LX2), "--images", "-1"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "simulate --images" in done.stderr
+
+
+def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> None:
+    file = tmp_path / "sampling.json"
+    words = ["--model", "DiT-S/2", "--nodes", "1,2,256,512", "--json", str(file)]
+    assert simulate(*words) == 0
+    points = json.loads(file.read_text())["curves"][0]["points"]
+    assert [point["nodes"] for point in points] == [1, 2, 256, 512], "the file has all"
+    out = capsys.readouterr().out
+    assert points[2]["degrees"] == points[3]["degrees"]
+    assert " 512 nodes take the same" in out
+    enough = next(point for point in points if point["seconds"] == points[-1]["seconds"])
+    assert f"of {enough['ranks']} ranks" in out
+    assert enough["ranks"] < 1024
+    assert "of 2048 ranks" not in out
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # control
+    assert "take the same" not in capsys.readouterr().out

@@ -1,0 +1,80 @@
+"""Loss curves on several platforms: equal with equal arithmetic, determined by the seed, rejected with a reason."""
+
+import pytest
+import torch
+
+from dithc.bench.gemm_libraries import EMULATED, emulated
+from dithc.bench.step.loss_curves import PLATFORMS, CurveSettings, bench_curves
+from dithc.engine import native
+
+TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
+
+
+def losses(platform, **more):
+    result = bench_curves(CurveSettings(platform=platform, overrides=TINY, batch=2, **{"steps": 4, **more}))
+    (curve,) = result["curves"]
+    assert curve["status"] == "ok", curve.get("reason")
+    return torch.tensor(curve["losses"])
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C library")
+@pytest.mark.slow
+def test_platforms_agree_as_far_as_their_arithmetic_goes():
+    reference = losses("reference")
+    assert torch.allclose(losses("c-fp32"), reference, rtol=1e-5)
+    assert torch.allclose(losses("numba"), reference, rtol=1e-5)
+    rounded = losses("c-bf16")
+    assert torch.allclose(rounded, reference, rtol=1e-2)
+    assert not torch.equal(rounded, reference)
+
+
+@pytest.mark.slow
+def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing():
+    first, again, other = losses("reference"), losses("reference"), losses("reference", seed=1)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(losses("reference", steps=2), first[:2])
+    many = losses("reference", steps=1, seed=3)
+    assert many.item() == pytest.approx(1.0, abs=0.4)  # of 512 noise values, with a small bound on variances
+
+
+def test_a_platform_that_is_not_here_is_a_result():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
+    assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch finds no GPU")]
+
+
+@pytest.mark.slow
+def test_emulated_products_are_those_of_float64():
+    library = EMULATED["sme"]
+    if why := library.obstacle("fp32"):
+        pytest.skip(why)
+    for m, k, n in ((3, 5, 7), (33, 64, 17)):
+        a, b, bias = torch.randn(k, m).t(), torch.randn(n, k).t(), torch.randn(n)
+        exact = a.double() @ b.double() + bias.double()
+        assert torch.allclose(library.product(a, b, bias).double(), exact, atol=1e-5 * k**0.5, rtol=1e-5)
+        assert torch.allclose(
+            library.product(a, b, None).double(), exact - bias.double(), atol=1e-5 * k**0.5, rtol=1e-5
+        )
+
+
+@pytest.mark.slow
+def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
+    if why := PLATFORMS["sme"].obstacle():
+        pytest.skip(why)
+    asked, ask = [], emulated._ask
+    monkeypatch.setattr(emulated, "_ask", lambda request, size: asked.append(size) or ask(request, size))
+    settings = CurveSettings(platform="sme", beside=("reference",), overrides=TINY, batch=1, steps=3)
+    sme, reference = bench_curves(settings)["curves"]
+    assert sme["model"] == reference["model"]
+    assert sme["model"]["hidden_size"] == 64  # a separate tiny network, because each product takes long
+    assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
+    layers, leaves = 10, 2  # a block and its ends; two layers read inputs without gradient, the image and the time
+    assert len(asked) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
+
+
+def test_emulation_says_what_it_lacks(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "clang-19" in PLATFORMS["sme"].obstacle()
+    assert EMULATED["sme"].obstacle("bf16") == "only products of fp32 are emulated"

@@ -1,0 +1,50 @@
+"""Child processes of a benchmark end with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dithc.bench.child_process import child_of
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
+BENCH = f"""
+import sys
+from dithc.bench.child_process import child_of
+with child_of({SLEEP!r}) as child:
+    sys.stdout.write(f"{{child.pid}}\\n")
+    sys.stdout.flush()
+    child.wait()
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_child_and_is_the_status():
+    with subprocess.Popen([sys.executable, "-c", BENCH], stdout=subprocess.PIPE, text=True) as bench:
+        child = int(bench.stdout.readline())
+        assert is_alive(child)
+        bench.terminate()
+        assert bench.wait(timeout=600) == 128 + signal.SIGTERM
+    deadline = time.monotonic() + 600
+    while is_alive(child):
+        assert time.monotonic() < deadline, "the child outlived its benchmark"
+        time.sleep(0.02)
+
+
+def test_an_error_ends_the_child_and_the_handler_is_the_one_before():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="spoiled"), child_of(SLEEP) as child:
+        raise ValueError("spoiled")
+    assert child.returncode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before

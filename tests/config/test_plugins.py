@@ -1,0 +1,109 @@
+"""Settings of installed packages are read, rejected and hashed like built-in settings."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import Experiment, load, stage_spec
+from dithc.core.artifacts import digest
+from dithc.core.logging import UserError
+from tests.brought import HERE, Last, bring
+
+ALL: dict[str, dict[str, str]] = {
+    "samplers": {
+        "last": f"{HERE}:Last",
+        "follow": f"{HERE}:Follow",
+        "ddim": f"{HERE}:Last",
+        "odd": f"{HERE}:Means",
+        "shadowing": f"{HERE}:Shadowing",
+        "raising": f"{HERE}:Raising",
+    },
+    "codecs": {"folded": f"{HERE}:Folded"},
+    "extractors": {"means": f"{HERE}:Means"},
+    "conditions": {"doubled": f"{HERE}:Doubled"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(tmp_path, monkeypatch, **ALL)
+
+
+def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) -> dict[str, Any]:
+    tiles = {"title": "A set", "source": {"kind": "gaofen2", "path": "scenes"}, "tiles": {"size": 32}, "codec": "c"}
+    tiles |= {"rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 9}, "conditions": [{"kind": "doubled"}]}
+    model = {"preset": "DiT-S/4", "learn_sigma": False}
+    evaluation = {key: changed[key] for key in ("order", "times") if key in changed}
+    return {
+        "datasets": {"d": tiles},
+        "codecs": {"c": {"kind": "folded", "latent_channels": 16} | changed.get("codec", {})},
+        "runs": {"r": {"dataset": "d", "model": model, "objective": {"predict": predict}}},
+        "extractors": {"f": {"kind": "means"} | changed.get("extractor", {})},
+        "evaluations": {"e": {"run": "r", "extractor": "f", "steps": 10, "sampler": sampler, **evaluation}},
+    }
+
+
+def spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
+    return stage_spec(experiment, stage, name)
+
+
+def test_settings_of_packages_are_read_by_their_own_classes_and_written_as_they_were() -> None:
+    for sampler in ("last", {"kind": "last", "share": 0.5}):
+        experiment = load(content(sampler=sampler))
+        read = experiment.evaluations["e"].sampler
+        assert isinstance(read, Last)
+        assert read.share == (0.0 if sampler == "last" else 0.5)
+        assert load(experiment.model_dump(mode="json")) == experiment
+    assert str(load(content(sampler={"kind": "last", "share": 0.5})).evaluations["e"].sampler) == "last share 0.5"
+
+
+FAULTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"sampler": {"kind": "last", "share": 2}}, ["evaluations.e.sampler.share: ", "less than or equal to 1"]),
+    ({"sampler": {"kind": "last", "shares": 0}}, ["evaluations.e.sampler.shares: unknown key"]),
+    ({"codec": {"spoilt": "some"}}, ["codecs.c.spoilt: "]),
+    ({"extractor": {"kind": "lost"}}, ["extractors.f: ", "'lost' is neither built in nor", "means (mine 1.0)"]),
+    ({"codec": {"kind": "lost"}}, ["codecs.c: ", "'lost' is neither built in nor", "pip install"]),
+    ({"sampler": "odd"}, ["'odd' of mine 1.0", "Means", "a subclass of dithc's InstalledSampler"]),
+    ({"sampler": {"kind": "raising", "share": 0.5}}, ["fails in a validator of its settings", "KeyError: 0.5"]),
+    ({"sampler": "shadowing"}, ["'shadowing' of mine 1.0", "words"]),
+    ({"sampler": {"kind": "ddim", "share": 0.5}}, ["evaluations.e.sampler: "]),
+    ({"sampler": "follow"}, ["evaluations.e.sampler follow does not fit"]),
+    ({"predict": "flow"}, ["evaluations.e.sampler last does not fit"]),
+    ({"order": 2}, ["`order` applies to the samplers"]),
+    ({"times": [999]}, ["last needs 10"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), FAULTS)
+def test_faults_in_settings_of_packages_are_told_with_their_keys(settings: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        load(content(**settings))
+    assert [text for text in said if text not in str(error.value)] == []
+
+
+def test_built_in_sampler_is_not_replaced_and_another_solves_what_the_network_predicts() -> None:
+    assert load(content(sampler="ddim")).evaluations["e"].sampler == "ddim"
+    assert load(content(sampler="follow", predict="flow"))
+
+
+@pytest.mark.parametrize(("stage", "name"), [("sample", "e"), ("features", "f"), ("latents", "d"), ("tiles", "d")])
+def test_package_version_and_settings_are_in_what_decides_a_result(
+    stage: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = spec(load(content()), stage, name)
+    assert '"package": "mine", "version": "1.0"' in str(before).replace("'", '"')
+    assert spec(load(content()), stage, name) == before
+    monkeypatch.setattr("sys.path", [one for one in sys.path if "site-mine" not in one])
+    bring(tmp_path, monkeypatch, version="1.1", **ALL)
+    assert digest(spec(load(content()), stage, name)) != digest(before)
+
+
+def test_settings_count_whatever_their_names_and_paths_do_not(tmp_path: Path) -> None:
+    plain = spec(load(content()), "sample", "e")
+    assert spec(load(content(sampler={"kind": "last"})), "sample", "e") == plain
+    for changed in ({"share": 0.5}, {"search": 3}):
+        assert spec(load(content(sampler={"kind": "last"} | changed)), "sample", "e") != plain
+    there = spec(load(content(extractor={"path": str(tmp_path)})), "features", "f")
+    assert there == spec(load(content(extractor={"path": "elsewhere"})), "features", "f")

@@ -1,0 +1,208 @@
+"""Digests of settings: explicit defaults do not change them; every setting that affects a result does."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import Experiment, load, stage_spec
+from dithc.core.artifacts import digest
+
+STABLE = {"train": "bf6e1b256276", "latents": "0620e8cd9b81", "sample": "e87a5c75d7d0"}
+
+
+def experiment(*, views: int = 2, **run: Any) -> Experiment:
+    """Return a run on a dataset of images."""
+    dataset = {
+        "views": views,
+        "title": "Toy",
+        "source": {"kind": "image-folder", "path": "tiles"},
+        "tiles": {"size": 32},
+        "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+        "codec": "pixel",
+    }
+    settings = {"dataset": "toy", "steps": 40, "warmup_steps": 4, **run}
+    content = {"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"toy": dataset}, "runs": {"a": settings}}
+    return load(content)
+
+
+def spec(**settings: Any) -> dict[str, Any]:
+    """Return the settings that determine the result of the run."""
+    return stage_spec(experiment(**settings), "train", "a")
+
+
+def test_spelled_defaults_do_not_change_the_digest() -> None:
+    objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
+    same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
+    same |= {
+        "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
+        "ema": {"lengths": None},
+        "guide": None,
+        "model": {"norm": "layer", "mlp": "gelu", "position": "sincos", "qk_norm": False},
+    }
+    assert spec(**same) == spec(validate_every=5) == spec()
+    assert stage_of(kind="sentinel2", clouds={"buffer_m": 0.0}) == stage_of(kind="sentinel2")
+
+
+def test_place_of_a_terrain_model_does_not_change_the_digest() -> None:
+    gaofen = partial(stage_of, kind="gaofen2", shown=["R", "G", "B"])
+    assert gaofen(dem="a.tif") == gaofen(dem="b.tif")
+    assert gaofen(calibrate="radiance") != gaofen()
+
+
+@pytest.mark.parametrize("change", [{"equivariance": 0.1}, {"latent_noise": 0.1}])
+def test_easier_latents_change_the_digest_of_a_codec(change: dict[str, Any]) -> None:
+    base = experiment().model_dump(exclude_unset=True)
+    base["datasets"]["toy"]["codec"] = "vae"
+    plain, easier = (
+        load(base | {"codecs": {"vae": {"kind": "kl-vae", "trained_on": "toy", **settings}}})
+        for settings in ({}, change)
+    )
+    assert stage_spec(easier, "codec", "vae") == stage_spec(plain, "codec", "vae") | change
+    assert stage_spec(easier, "latents", "toy") != stage_spec(plain, "latents", "toy")
+
+
+def test_views_are_in_the_digest_of_latents_alone() -> None:
+    assert stage_spec(experiment(views=8), "latents", "toy") != stage_spec(experiment(), "latents", "toy")
+    assert all(
+        stage_spec(experiment(views=8), one, "toy") == stage_spec(experiment(), one, "toy")
+        for one in ("tiles", "stage")
+    )
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"objective": {"predict": "v"}},
+    {"objective": {"times": "logit-normal", "mean": -0.4}},
+    {"objective": {"weight": "min-snr", "gamma": 3}},
+    {"betas": [0.9, 0.95]},
+    {"optimizer": {"kind": "muon", "iterations": 6}},
+    {"ema": {"decay": 0.9999, "warmup": True, "lengths": [0.05, 0.1]}},
+    {"lr_schedule": "trapezoid", "decay_share": 0.5},
+    {"augment": "none"},
+    {"model": {"norm": "rms"}},
+    {"guide": {"by": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
+    *({"lr": 2e-4}, {"global_batch": 56}, {"dtype": "bf16"}, {"clip": None}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> None:
+    found, plain = spec(**change), spec()
+    assert {name for name in plain if found.get(name) != plain[name]} == set(change)
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 60, "segment": 20}, {"micro_batch": 4}, {"recompute": "block"}, {"keep_last": 5}]
+)
+def test_edits_without_effect_on_the_result_keep_the_digest(change: dict[str, Any]) -> None:
+    assert spec(**change) == spec()
+
+
+def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() -> None:
+    for schedule in ("cosine", "trapezoid"):
+        assert spec(lr_schedule=schedule, steps=60) != spec(lr_schedule=schedule, steps=40)
+        assert spec(lr_schedule=schedule, segment=20) == spec(lr_schedule=schedule)
+
+
+def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
+    base = experiment(keep_every=10, checkpoint_every=10, ema={"lengths": [0.05, 0.1]}).model_dump(exclude_unset=True)
+    base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}
+
+    def made(**settings: Any) -> dict[str, Any]:
+        return stage_spec(
+            load({**base, "evaluations": {"e": {"run": "a", "extractor": "x", **settings}}}), "sample", "e"
+        )
+
+    assert made(ema=0.07) == made() | {"ema": 0.07, "snapshots": [10, 20, 30, 40]}
+    assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
+    assert "snapshots" not in made()
+    assert made(size=None, windows=None) == made()
+    way = {"overlap": 0.25, "shift": True}
+    assert made(size=1024, windows={"shift": True}) == made() | {"size": 1024, "windows": way}
+    assert made(metrics=["precision-recall"]) == made(), "metrics affect only the comparison"
+    # All settings of a cache affect images. Without a cache, the settings have no key for it.
+    assert made(cache=None) == made()
+    known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 6}
+    assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
+    assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
+    assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})
+    # Patches and warm-up affect images; the number of stages does not.
+    assert made(pipefusion=None) == made()
+    four = {"num_pipeline_patch": 4, "warmup_steps": 1}
+    for degree in (1, 2, 4):
+        assert made(pipefusion={"pipefusion_parallel_degree": degree, **four}) == made() | {"pipefusion": four}
+    assert made(pipefusion={"pipefusion_parallel_degree": 4}) == made(pipefusion=four)
+    assert made(pipefusion={"num_pipeline_patch": 5}) != made(pipefusion=four)
+    assert made(pipefusion=four | {"warmup_steps": 2}) != made(pipefusion=four)
+
+
+def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_does_not() -> None:
+    base = experiment().model_dump(exclude_unset=True)
+    base["datasets"]["toy"]["codec"] = "other"
+
+    def made(**settings: Any) -> dict[str, Any]:
+        said = {"kind": "torchscript", "path": "x", "latent_channels": 4, "factor": 8, "scale": 1.0, "trust": True}
+        return stage_spec(
+            load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": said | settings}}), "latents", "toy"
+        )
+
+    assert made(path="y") == made()
+    assert "trust" not in made()["codec"]
+    assert "rendering" in made()
+    assert "rendering" not in made(bands="all")
+    for change in ({"scale": 0.5}, {"shift": [0.0, 0.1, 0.2, 0.3]}, {"bands": [["R", "G", "B"]]}, {"low": 0.0}):
+        assert made(**change)["codec"] == made()["codec"] | change
+
+
+def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
+    """Return the settings that determine a trained extractor, or its features."""
+    base = experiment().model_dump(exclude_unset=True)
+    base["extractors"] = {"x": {"kind": "classifier", "trained_on": "toy", **settings}}
+    return stage_spec(load(base), stage, "x")
+
+
+def test_resize_and_defects_change_the_digest_of_an_extractor() -> None:
+    files = {"kind": "squeezenet", "trained_on": None, "path": "x"}
+    assert extractor_spec("features", **files, resize="legacy-pytorch") != extractor_spec("features", **files)
+    assert extractor_spec("features", **files, resize="clean") == extractor_spec("features", **files)
+    for stage in ("extractor", "features"):
+        assert extractor_spec(stage, defects=True) == extractor_spec(stage) | {"defects": True}
+
+
+def stage_of(
+    *,
+    stage: str = "stage",
+    split: dict[str, Any] | None = None,
+    shown: Sequence[str] = ("B04", "B03", "B02"),
+    **source: Any,
+) -> dict[str, Any]:
+    """Return the settings that determine the scenes of a source, or their tiles."""
+    dataset = {
+        "title": "A",
+        "codec": "pixel",
+        "rendering": {"bands": shown, "low": 0, "high": 1},
+        "source": {"path": "x", **source},
+        "split": split or {},
+    }
+    experiment = load({"codecs": {"pixel": {"kind": "pixel"}}, "datasets": {"a": dataset}})
+    return stage_spec(experiment, stage, "a")
+
+
+@pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])
+def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any]) -> None:
+    assert digest(stage_of(kind="sentinel2", **change)) != digest(stage_of(kind="sentinel2"))
+    for split in ({"cell_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):
+        found = stage_of(stage="tiles", kind="sentinel2", split=split)["split"]
+        assert found == stage_of(stage="tiles", kind="sentinel2")["split"] | split
+
+
+def test_digests_of_the_demo_are_stable() -> None:
+    """Digests are stable. A changed value makes users recompute every stage."""
+    demo = load(Path(__file__).parents[2] / "config" / "experiments" / "demo.yaml")
+    found = {
+        stage: digest(stage_spec(demo, stage, "sentinel2-after" if stage == "sample" else "sentinel2"))
+        for stage in STABLE
+    }
+    assert found == STABLE

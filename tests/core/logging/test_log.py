@@ -1,0 +1,150 @@
+"""Messages name the rank, errors name the fix, progress is plain lines in a log, metrics survive a torn line."""
+
+import errno
+import io
+import json
+import logging
+import math
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dithc.cli import main
+from dithc.core.logging import MetricsWriter, escaping, logger, problem, progress, read_metrics, setup
+from dithc.core.logging.messages import _Line
+
+
+def test_limit_on_the_size_of_files_has_its_own_fix() -> None:
+    full, limit = (
+        problem("x", got=OSError(number, "x"), expected="room", fix="free space")
+        for number in (errno.ENOSPC, errno.EFBIG)
+    )
+    assert "fix:      free space" in str(full)
+    assert "ulimit -f" in str(limit)
+
+
+HOSTILE = st.text(
+    st.sampled_from("ab é\n\r\t\x00\x1b\x9b\u200b\u202e\u2066\u2028\ufeff\udcff") | st.characters(), min_size=1
+)
+
+
+@given(HOSTILE)
+def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
+    def printable(shown: str, *, lines: int) -> None:
+        assert shown.count("\n") == lines - 1
+        assert shown.replace("\n", "").isprintable()
+
+    printable(escaping.escaped(text), lines=1)
+    assert escaping.escaped(text) == text or not text.isprintable()
+    printable(str(problem(f"a {text}", got=text, expected=text, fix=text)), lines=4 + 4 * text.count("\n    "))
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Line(rank=0))
+    handler.emit(logging.LogRecord("dithc.train", logging.WARNING, "", 0, "file %s", (text,), None))
+    printable(stream.getvalue().removesuffix("\n"), lines=1 + text.count("\n  "))
+    output = io.StringIO()
+    escaping.escape_stream(output)
+    escaping.escape_stream(output)
+    print(text, file=output, end="")
+    output.write(escaping.Coded("\x1b[0m"))
+    printable(output.getvalue().removesuffix("\x1b[0m"), lines=1 + text.count("\n"))
+
+
+def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[31m\u202e\nINFO forged.json"
+    (tmp_path / name).write_text('{"x": 1}')
+    assert main(["show", str(tmp_path / name)]) == 0
+    assert main(["show", str(tmp_path / f"no {name}")]) == 2
+    assert main(["verify", str(tmp_path / f"no {name}")]) == 2
+    told = capsys.readouterr()
+    for shown in (told.out, told.err):
+        assert r"a\x1b[31m\u202e\nINFO forged" in shown
+        assert shown.replace("\n", "").isprintable()
+
+
+def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    setup(rank=3)
+    logger("dithc.train.loop").info("hidden")
+    logger("dithc.train.loop").warning("shown")
+    setup(rank=0)
+    logger("dithc.train.loop").info("spoken")
+    text = capsys.readouterr().err
+    assert "hidden" not in text
+    assert "r3 | " in text
+    assert "train: warning: shown" in text
+    assert "train: spoken" in text
+
+
+def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("dithc").propagate = True
+    with caplog.at_level(logging.INFO, logger="dithc"), progress(total=4, label="tiles", unit="tile") as bar:
+        bar.update(4, loss="0.5")
+    assert "4/4 tile (100 %)" in caplog.text
+    assert caplog.records[0].name == "dithc.tiles"
+    assert "tile/s" in caplog.text
+    assert "left, loss 0.5" in caplog.text
+
+
+def test_metrics_of_a_resumed_run_keep_the_last_line_of_a_step_and_skip_torn_ones(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, loss=2.0)
+        writer.write(2, loss=1.5)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(2, loss=1.25)
+    assert [(row["step"], row["loss"]) for row in read_metrics(tmp_path)] == [(1, 2.0), (2, 1.25)]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(1, loss=math.nan, lr=None, vb=1.0)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(word))["loss"] is None
+    (row,) = read_metrics(tmp_path)
+    assert math.isnan(row["loss"])
+    assert math.isnan(row["lr"])
+    assert row["vb"] == 1.0
+
+
+@given(limit=st.integers(0, 900))
+@settings(deadline=None, max_examples=25)
+def test_file_system_that_is_full_raises_in_the_calling_thread(
+    limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, threads = tmp_path_factory.mktemp("metrics"), threading.active_count()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    step = 1
+
+    def fill() -> None:
+        nonlocal step
+        with MetricsWriter(folder) as writer:
+            for step in range(1, 99):
+                writer.write(step, loss=1.0 / step, lr=1e-4)
+
+    try:
+        with pytest.raises(OSError):
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert threading.active_count() == threads
+    with MetricsWriter(folder, after=step - 1) as writer:
+        writer.write(step, loss=1.0 / step)
+    assert [row["step"] for row in read_metrics(folder)] == list(range(1, step + 1))
+
+
+def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tmp_path: Path) -> None:
+    for after, losses in ((0, [9.0, 8.0, 7.0]), (1, [2.0])):
+        with MetricsWriter(tmp_path, after=after) as writer:
+            for number, loss in enumerate(losses, start=after + 1):
+                writer.write(number, loss=loss)
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert [(event.step, event.value) for event in board.Scalars("loss")] == [(1, 9.0), (2, 2.0)]

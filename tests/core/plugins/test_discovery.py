@@ -1,0 +1,71 @@
+"""Extensions of installed packages are found by name; a broken package affects only configurations that name it."""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from dithc.config import load
+from dithc.core import plugins as extensions
+from dithc.core.logging import UserError
+from tests.brought import HERE, Last, bring, on_path
+
+BROKEN = {"broken": "broken_module:Nothing", "absent": f"{HERE}:Absent"}
+
+
+def test_extension_is_found_with_its_package_and_loaded_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring(tmp_path, monkeypatch, package="mine", version="2.5", samplers={"last": f"{HERE}:Last"} | BROKEN)
+    found = extensions.find("samplers", "last", built_in=("ddim",))
+    assert (found.package, found.version, found.target) == ("mine", "2.5", f"{HERE}:Last")
+    assert str(found) == "last (mine 2.5)"
+    assert found.load() is Last
+    assert [one.name for one in extensions.installed("samplers")] == ["absent", "broken", "last"]
+    assert extensions.installed("codecs") == []
+
+
+def test_package_that_cannot_be_imported_is_told_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
+    on_path(tmp_path, monkeypatch)
+    bring(tmp_path, monkeypatch, samplers=BROKEN)
+    for name, cause in (("broken", "SystemExit: no licence here"), ("absent", "AttributeError")):
+        with pytest.raises(UserError, match=rf"'{name}' of mine 1.0 [\s\S]*{cause}[\s\S]*fix: "):
+            extensions.find("samplers", name).load()
+
+
+def test_name_that_nobody_or_that_two_packages_bring_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring(tmp_path, monkeypatch, package="one", samplers={"last": f"{HERE}:Last"})
+    with pytest.raises(UserError, match=r"'lost' is neither[\s\S]*last \(one 1.0\)[\s\S]*ddim[\s\S]*pip install"):
+        extensions.find("samplers", "lost", built_in=("ddim",))
+    bring(tmp_path, monkeypatch, package="other", samplers={"last": f"{HERE}:Last"})
+    with pytest.raises(UserError, match=r"several packages[\s\S]*one 1.0, other 1.0[\s\S]*pip uninstall"):
+        extensions.find("samplers", "last")
+
+
+def test_nothing_is_looked_for_where_everything_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("entry points were read"))
+    monkeypatch.setattr("dithc.core.plugins.discovery.entry_points", metadata.entry_points)
+    assert load(Path("config/experiments/demo.yaml")).evaluations
+
+
+def test_another_process_finds_it_and_a_broken_package_is_no_matter_to_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
+    on_path(tmp_path, monkeypatch)
+    bring(tmp_path, monkeypatch, samplers={"last": f"{HERE}:Last"} | BROKEN)
+    code = (
+        "from dithc import cli; from dithc.core import plugins; import sys; "
+        "assert plugins.find('samplers', 'last').version == '1.0'; "
+        "cli.main(['--help']); assert 'tests.brought' not in sys.modules and 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "commands:" in done.stdout

@@ -1,0 +1,108 @@
+"""Profiles of averages against closed forms, and combined averages against averages kept during the walk."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from dithc.core.posthoc_ema import Profile, combine, decay_at
+from dithc.core.posthoc_ema.power_function import _products, gamma_of
+
+LENGTHS = (0.05, 0.1)
+STEPS, STORED = 2048, 16
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.5, 1.0, 6.94, 16.97, 150.0])
+def test_gamma_is_that_of_the_closed_form_of_the_deviation(gamma: float) -> None:
+    deviation = math.sqrt((gamma + 1) / (gamma + 3)) / (gamma + 2)
+    assert gamma_of(deviation) == pytest.approx(gamma, rel=1e-9)
+
+
+def test_lengths_of_the_paper_have_its_exponents() -> None:
+    assert (round(gamma_of(0.05), 2), round(gamma_of(0.1), 2)) == (16.97, 6.94)
+
+
+@pytest.mark.parametrize("length", [0.02, 0.1, 0.25])
+def test_decays_make_a_profile_of_that_deviation(length: float) -> None:
+    share = np.zeros(20_000)
+    for step in range(1, len(share) + 1):
+        decay = decay_at(step, length=length)
+        share[: step - 1] *= decay
+        share[step - 1] = 1 - decay
+    times = (np.arange(len(share)) + 0.5) / len(share)
+    mean = share @ times
+    assert share.sum() == pytest.approx(1.0, abs=1e-12)
+    assert math.sqrt(share @ (times - mean) ** 2) == pytest.approx(length, rel=1e-3)
+    assert decay_at(1, length=length) == 0.0
+
+
+def test_products_are_the_integrals_of_two_profiles() -> None:
+    chosen = [Profile(50, 0.03), Profile(70, 0.25), Profile(100, 0.1), Profile(100, 0.07)]
+
+    def density(one: Profile, t: float) -> float:
+        gamma = gamma_of(one.length)
+        return (gamma + 1) / one.step * (t / one.step) ** gamma if t <= one.step else 0.0
+
+    found = _products(np.array([gamma_of(one.length) for one in chosen]), np.array([float(one.step) for one in chosen]))
+    for row, one in enumerate(chosen):
+        for column, other in enumerate(chosen):
+            end = min(one.step, other.step)
+            truth, _ = quad(lambda t, a=one, b=other: density(a, t) * density(b, t), 0, end, epsabs=0, epsrel=1e-10)
+            assert found[row, column] == pytest.approx(truth, rel=1e-8)
+
+
+def walk() -> dict[float, np.ndarray]:
+    """Return a random walk of weights and its averages after each step by their decays; (steps, weights) in float64."""
+    draws = np.random.default_rng(0)
+    weights = np.cumsum(draws.normal(size=(STEPS, 64)), axis=0)
+    kept = {length: np.zeros_like(weights) for length in (0.03, 0.05, 0.07, 0.1, 0.15, 0.2)}
+    for length, rows in kept.items():
+        average = np.zeros(64)
+        for step in range(1, STEPS + 1):
+            average += (1 - decay_at(step, length=length)) * (weights[step - 1] - average)
+            rows[step - 1] = average
+    return kept
+
+
+def test_average_made_of_stored_ones_is_the_one_that_was_kept() -> None:
+    kept, every = walk(), STEPS // STORED
+    for until, most in ((STEPS, 0.04), (STEPS - every // 3, 0.04), (STEPS // 2, 0.15)):
+        steps = sorted({*range(every, until + 1, every), until})
+        stored = [Profile(step, length) for step in steps for length in LENGTHS]
+        for length in (0.07, 0.15, 0.2, 0.03):
+            found = combine(Profile(until, length), stored)
+            made = sum(share * kept[one.length][one.step - 1] for share, one in zip(found.shares, stored, strict=True))
+            truth = kept[length][until - 1]
+            error = np.linalg.norm(made - truth)
+            nearest = min(np.linalg.norm(kept[one][until - 1] - truth) for one in LENGTHS)
+            assert error < most * nearest, (until, length, error / nearest)
+
+
+def test_more_stored_averages_miss_less_and_shares_are_together_one() -> None:
+    misfits = []
+    for count in (1, 2, 4, 8, 16, 64):
+        steps = [STEPS * number // count for number in range(1, count + 1)]
+        found = combine(Profile(STEPS, 0.07), [Profile(step, length) for step in steps for length in LENGTHS])
+        assert sum(found.shares) == pytest.approx(1.0, abs=1e-9)
+        misfits.append(found.misfit)
+    assert misfits == sorted(misfits, reverse=True)
+    assert misfits[0] > 0.03 > 1e-3 > misfits[-1]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_stored_length_is_the_stored_average_itself(length: float) -> None:
+    steps = range(100, STEPS + 1, 100)
+    stored = [Profile(step, each) for step in (*steps, STEPS) for each in LENGTHS]
+    found = combine(Profile(STEPS, length), stored)
+    truth = [float(one == Profile(STEPS, length)) for one in stored]
+    np.testing.assert_allclose(found.shares, truth, atol=1e-7)
+    assert found.misfit < 1e-6
+
+
+def test_neighbouring_steps_of_a_long_training_do_not_cancel() -> None:
+    last = 9_999_999
+    stored = [Profile(last - number, length) for number in range(20) for length in LENGTHS]
+    found = combine(Profile(last, 0.07), stored)
+    assert sum(map(abs, found.shares)) < 1.5
+    assert found.misfit == pytest.approx(combine(Profile(last, 0.07), stored[:2]).misfit, rel=0.01)

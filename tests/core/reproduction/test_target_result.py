@@ -1,0 +1,73 @@
+"""Documents of targets survive a round trip; inconsistent documents are rejected."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.core.reproduction import Cell, Document, Picture, Series, published
+
+CELL = Cell(
+    id="cftp", row="112 S/2", column="CFTP s", quantity="seconds", status="measured", value=2.0, published=2.5, file="a"
+)
+
+
+def test_document_is_read_as_it_was_written() -> None:
+    written = Document(
+        target="fig9",
+        title="steps",
+        paper="Figure 9",
+        scale="ci",
+        machine={"cores": 2},
+        cells=(CELL, replace(CELL, id="dp", status="skipped", value=None, reason="no room", file="")),
+        series=(Series(label="a", kind="measured", x=(1.0, 2.0), y=(3.0, None)),),
+        images=(Picture(label="p", path="p.png"),),
+    )
+    text = written.to_json()
+    assert Document.from_json(text) == written
+    assert '"ratio": 0.8' in text
+    with pytest.raises(ValueError, match="changed after it was written"):
+        Document.from_json(text.replace("2.5", "2.6"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "skipped", "reason": "r"}, "contradicts value 2.0"),
+        ({"value": None}, "contradicts value None"),
+        ({"status": "out of memory", "value": None}, "requires a reason"),
+        ({"status": "simulated"}, "requires a reason"),
+        ({"file": ""}, "requires a file"),
+        ({"value": float("nan")}, "finite"),
+        ({"low": 3.0, "high": 2.0}, "above"),
+        ({"status": "done"}, "expected one of"),
+    ],
+)
+def test_cell_that_contradicts_itself_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(CELL, **change)  # type: ignore[arg-type]
+
+
+def test_document_of_two_equal_cells_or_uneven_curves_is_refused() -> None:
+    with pytest.raises(ValueError, match="same id"):
+        Document(target="table2", title="", paper="", scale="ci", cells=(CELL, CELL))
+    with pytest.raises(ValueError, match="of y"):
+        Series(label="a", kind="measured", x=(1.0,), y=())
+    with pytest.raises(ValueError, match="target"):
+        Document(target="table5", title="", paper="", scale="ci")
+
+
+def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
+    for text in ("", "{}", "[1]"):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(UserError, match="rebuild the target"):
+            Document.read(tmp_path / "a.json")
+
+
+def test_published_numbers_are_found_by_row_and_column() -> None:
+    assert published("table2", "112 L/2", "CFTP s") == 9.92
+    assert published("table2", "112 XL/2", "DP s") is None
+    assert published("table4", "down_proj", "Speed-up") == 35.49
+    assert published("fig9", "+ AutoMem", "Speed-up") == 6.7
+    assert published("fig9", "none", "Speed-up") is None

@@ -1,0 +1,115 @@
+"""Files of every length contain the written bytes, with and without the page cache; system errors are raised."""
+
+import errno
+import fcntl
+import os
+from mmap import PAGESIZE
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dithc.core.tensor_files import writing
+from dithc.core.tensor_files.writing import NewFile, whole_blocks
+
+BLOCK = 4 * PAGESIZE
+LENGTHS = [0, 1, PAGESIZE - 1, PAGESIZE, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + PAGESIZE, 5 * BLOCK + 77]
+
+needs_direct = pytest.mark.skipif(not writing.DIRECT, reason="this system has no direct writes")
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch):
+    monkeypatch.setattr(writing, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(writing, "FLUSH_BYTES", 2 * BLOCK)
+
+
+def content(length: int) -> bytes:
+    return np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8).tobytes()
+
+
+def write(path: Path, said: bytes, *, part: int = 999) -> None:
+    with NewFile(path) as file:
+        for block in whole_blocks(memoryview(said)[at : at + part] for at in range(0, len(said), part)):
+            file.write(block)
+        file.flush()
+
+
+def is_direct(file: int) -> bool:
+    return bool(fcntl.fcntl(file, fcntl.F_GETFL) & writing.DIRECT)
+
+
+@pytest.mark.parametrize("part", [7, 999, BLOCK, 10 * BLOCK])
+def test_blocks_are_full_but_the_last_and_hold_the_same_bytes(part):
+    said = content(3 * BLOCK + 77)
+    blocks = [
+        bytes(block) for block in whole_blocks(memoryview(said)[at : at + part] for at in range(0, len(said), part))
+    ]
+    assert b"".join(blocks) == said
+    assert [len(block) for block in blocks] == [BLOCK] * 3 + [77]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_file_of_any_length_holds_what_was_written(tmp_path, length):
+    path = tmp_path / "a"
+    path.write_bytes(b"what was there before" * BLOCK)
+    write(path, content(length))
+    assert path.read_bytes() == content(length)
+
+
+@needs_direct
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("refused_at", ["open", "write"])
+def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path, monkeypatch, length, refused_at):
+    """Most file systems fail at `open`, some only at the first block."""
+    opened, written, flags = os.open, os.write, []
+
+    def refusing_open(path, how, *rest):
+        if how & writing.DIRECT and refused_at == "open":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return opened(path, how, *rest)
+
+    def refusing_write(file, block):
+        if is_direct(file):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        flags.append(is_direct(file))
+        return written(file, block)
+
+    monkeypatch.setattr(os, "open", refusing_open)
+    monkeypatch.setattr(os, "write", refusing_write)
+    write(tmp_path / "a", content(length))
+    monkeypatch.undo()
+    assert (tmp_path / "a").read_bytes() == content(length)
+    assert not any(flags)
+
+
+@needs_direct
+def test_whole_blocks_are_written_past_the_cache_where_it_can_be(tmp_path, monkeypatch):
+    written, direct = os.write, []
+    monkeypatch.setattr(os, "write", lambda file, block: (direct.append(is_direct(file)), written(file, block))[1])
+    with NewFile(tmp_path / "a") as probe:
+        if not is_direct(probe._file):
+            pytest.skip(f"the file system of {tmp_path} takes no direct writes")
+    write(tmp_path / "a", content(2 * BLOCK + 5))
+    assert direct == [True, True, False]
+
+
+def test_part_of_a_block_is_followed_by_its_rest(tmp_path, monkeypatch):
+    """A signal or a nearly full disk can end a write early."""
+    written = os.write
+    monkeypatch.setattr(os, "write", lambda file, block: written(file, block[: max(PAGESIZE, len(block) // 2)]))
+    write(tmp_path / "a", content(3 * BLOCK))
+    assert (tmp_path / "a").read_bytes() == content(3 * BLOCK)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_what_the_system_refuses_is_an_error_and_the_file_is_closed(tmp_path, monkeypatch, error):
+    before = set(os.listdir("/proc/self/fd"))
+
+    def refusing(file, block):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "write", refusing)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        write(tmp_path / "a", content(BLOCK))
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,327 @@
+"""Exported images contain the inverse of the scaling in the integers of their source, with tags and places."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc.cli import main
+from dithc.core.artifacts import Manifest, outputs
+from dithc.core.logging import UserError
+from dithc.data import products
+from dithc.data.export import Generated, write
+from tests.data.export.conftest import (
+    BANDS,
+    GSD,
+    IMAGES,
+    LEFT,
+    OFFSET,
+    SIZE,
+    TOP,
+    digital_numbers,
+    scaled_images,
+    write_samples,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+
+
+def physical(tiles: Path) -> np.ndarray:
+    """Return the scaled images as reflectance in float64. -1 is the `low` of each band, +1 its `high`."""
+    statistics = json.loads((tiles.parent / "dataset.json").read_text())["statistics"]
+    low, high = (np.array([band[end] for band in statistics])[:, None, None] for end in ("low", "high"))
+    return (scaled_images().astype(np.float64) + 1) / 2 * (high - low) + low
+
+
+def test_generated_images_are_within_half_a_step_of_the_inverse_scaling(samples, tiles, tmp_path):
+    numbers = write(samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    files = sorted((tmp_path / "out").glob("*.tif"))
+    assert [file.name for file in files] == [f"image-{i:06d}.tif" for i in range(IMAGES)]
+    for file, wanted in zip(files, physical(tiles), strict=True):
+        with rasterio.open(file) as source:
+            assert (source.dtypes, source.nodata) == (("int16",) * 3, -32768)
+            assert (source.scales, source.offsets) == ((1e-4,) * 3, (0.0,) * 3)
+            values = source.read().astype(np.float64) * 1e-4
+        kept = np.abs(wanted) < 3.2767
+        # Half a step, and float32's rounding of a value below 4 in the inverse scaling (three operations).
+        assert np.abs(values - wanted)[kept].max() <= 0.5e-4 + 3 * 4 * 2**-24
+        np.testing.assert_array_equal(values[~kept], np.sign(wanted[~kept]) * 32767 * 1e-4)
+    beyond = (np.abs(physical(tiles)) > 3.2767 + 0.5e-4).sum(axis=(0, 2, 3))
+    assert beyond[1] >= 2
+    assert list(numbers["clipped"].values()) == beyond.tolist()
+
+
+def test_file_says_what_it_is(samples, tmp_path):
+    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="65:67")
+    manifest = Manifest.read(tmp_path / "out/manifest.json", stage="export")
+    assert [entry["path"] for entry in manifest.files] == ["image-000065.tif", "image-000066.tif"]
+    assert manifest.verify(tmp_path / "out") == []
+    assert (manifest.numbers["images"], manifest.numbers["first"]) == (2, 65)
+    source_manifest = Manifest.read(samples)
+    assert list(manifest.inputs.values()) == [source_manifest.digest]
+    with rasterio.open(tmp_path / "out/image-000066.tif") as source:
+        tags = source.tags()
+        assert source.descriptions == tuple(BANDS)
+        assert source.units == ("reflectance",) * 3
+        assert [source.tags(band, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] for band in (1, 3)] == ["0.4927", "0.6646"]
+        assert [colour.name for colour in source.colorinterp] == ["blue", "green", "red"]
+        assert source.crs is None
+        assert source.transform == rasterio.Affine.identity()
+        assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert source.overviews(1) == []
+    wanted = {"EVALUATION": "some", "SEED": "11", "INDEX": "66", "LABEL": "0", "CLASS": "sentinel2", "STEP": "7"}
+    wanted |= {"CODEC": "pixel-000000000000", "GSD_M": "10.0", "MANIFEST": source_manifest.digest}
+    wanted |= {"CHECKPOINT": Manifest(stage="train", name="one", spec={"run": 1}).digest}
+    assert {name: tags.get(f"DITHC_{name}") for name in wanted} == wanted
+    assert tags["DITHC_VERSION"] in tags["TIFFTAG_SOFTWARE"]
+
+
+def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, monkeypatch):
+    monkeypatch.setattr("dithc.data.export.images.VALUES", 3 * 1100 * 37)  # 37 rows at once
+    numbers = write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    path = tmp_path / "out/image-000000.tif"
+    assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # no sidecar file
+    made = Generated(scene_samples)
+    wanted, clipped = made.bands.stored(made.physical(np.array([0])))
+    assert list(numbers["clipped"].values()) == clipped.tolist()
+    assert clipped[1] == 3
+    with rasterio.open(path) as source:
+        assert np.array_equal(source.read(), wanted[0])
+        assert source.block_shapes == [(512, 512)] * 3
+        assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert source.overviews(1) == [2, 4]
+        assert source.descriptions == tuple(BANDS)
+        assert source.units == ("reflectance",) * 3
+        assert source.scales == (1e-4,) * 3
+        assert [colour.name for colour in source.colorinterp] == ["blue", "green", "red"]
+        assert source.tags(3, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"] == "0.6646"
+        assert source.transform == rasterio.Affine(10, 0, 0, 0, -10, 0)
+        assert "nowhere" in source.crs.to_wkt()
+        assert source.crs.to_epsg() is None
+        tags = source.tags()
+    wanted_tags = {"SEED": "11", "INDEX": "0", "SIZE": "1100", "SEAM_RATIO": "1.01", "GSD_M": "10.0"}
+    assert {name: tags[f"DITHC_{name}"] for name in wanted_tags} == wanted_tags
+    assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "shift": False}
+
+
+def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="written by rows"):
+        write(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
+    monkeypatch.setattr("dithc.data.export.export_images.disk_usage", lambda path: SimpleNamespace(free=10_000_000))
+    with pytest.raises(UserError, match="larger than the disk") as error:
+        write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    assert "0.01 GB free" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path):
+    numbers = write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
+    assert numbers["images"] == 8
+    assert sum(numbers["clipped"].values()) == 0
+    for number, file in enumerate(sorted((tmp_path / "out").glob("*.tif"))):
+        scene, place = divmod(number, 4)
+        y, x = (side * SIZE for side in divmod(place, 2))
+        dn = digital_numbers(scene)[:, y : y + SIZE, x : x + SIZE]
+        with rasterio.open(file) as source:
+            read = source.read(masked=True)
+            assert source.crs.to_epsg() == 32650
+            left, top = LEFT + 1000 * scene + GSD * x, TOP - GSD * y
+            assert source.transform[:6] == (GSD, 0.0, left, 0.0, -GSD, top)
+            assert source.tags()["DITHC_TILE_ID"] == f"scene{scene}.tif/{y:05d}_{x:05d}"
+        np.testing.assert_array_equal(np.ma.getmaskarray(read), dn == 0)
+        np.testing.assert_array_equal(read.data[dn != 0], dn[dn != 0].astype(int) + OFFSET)
+
+
+def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
+    """The reader of plain arrays reads no-data value and place from the files."""
+    write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
+    (tmp_path / "out/manifest.json").unlink()
+    config = json.loads((tiles.parents[2] / "config.json").read_text())
+    config["datasets"]["set"]["source"] |= {"path": str(tmp_path / "out"), "offset": 0.0, "check_offset": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = [
+        "--config",
+        str(tmp_path / "config.json"),
+        "--dataset",
+        "set",
+        "--out",
+        str(tmp_path / "again/manifest.json"),
+    ]
+    assert main(["stage", *words]) == 0
+    first, again = np.load(tiles.parent / "shard-00000.npy"), np.load(tmp_path / "again/stack-00000.npy")
+    np.testing.assert_array_equal(again, first)
+    mask = np.load(tmp_path / "again/stack-00000.mask.npy")
+    np.testing.assert_array_equal(mask[0] == 0, digital_numbers(0)[0, :SIZE, :SIZE] == 0)
+
+
+@pytest.mark.parametrize("codec", ["sd-vae-123456789abc", "diffusers-display-123456789abc"])
+def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
+    root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder
+    path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
+    write(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    for image in (3, 4):
+        with rasterio.open(tmp_path / f"out/image-{image:06d}.tif") as source:
+            assert (source.dtypes[0], source.nodata) == ("uint8", None)
+            assert source.descriptions == ("B04", "B03", "B02")
+            np.testing.assert_allclose(source.scales, [0.3 / 255, 0.4 / 255, 0.5 / 255], rtol=1e-12)
+            levels = source.read().astype(np.float64)
+        wanted = np.clip((scaled_images()[image].astype(np.float64) + 1) * 127.5, 0, 255)
+        assert np.abs(levels - wanted).max() <= 0.5 + 1e-3  # of a level; float32 carries 255 to 2^-16
+
+
+def bands_of(dtype: str, *names: str) -> products.Bands:
+    count = len(names)
+    return products.Bands(
+        names=names,
+        units="dn",
+        dtype=dtype,
+        scale=(1.0,) * count,
+        offset=(0.0,) * count,
+        wavelengths_nm=(None,) * count,
+        shown=(),
+    )
+
+
+def test_bytes_without_a_number_to_spare_have_a_mask(tmp_path):
+    pixels, valid = np.arange(256, dtype=np.uint8).reshape(1, 16, 16), np.arange(256).reshape(16, 16) % 3 > 0
+    image = products.Image(name="a", pixels=pixels, tags={}, valid=valid)
+    with rasterio.open(products.write_geotiff(tmp_path, image, bands=bands_of("uint8", "B"))) as source:
+        np.testing.assert_array_equal(source.read(), pixels)
+        np.testing.assert_array_equal(source.dataset_mask() > 0, valid)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tif"]  # the mask is inside
+
+
+@pytest.mark.parametrize(("side", "overviews"), [(512, []), (520, [2])])
+def test_only_images_larger_than_a_block_have_overviews(tmp_path, side, overviews):
+    pixels = np.random.default_rng(0).integers(0, 1024, (1, side, side)).astype(np.uint16)
+    image = products.Image(name="a", pixels=pixels, tags={})
+    with rasterio.open(products.write_geotiff(tmp_path, image, bands=bands_of("uint16", "B"))) as source:
+        assert (source.overviews(1), source.block_shapes) == (overviews, [(512, 512)])
+
+
+def test_number_for_no_data_is_never_a_value():
+    values = np.array([[0.49, 65534.4, 65534.6, -0.6], [1.0, 2.0, 3.0, 1e30]]).reshape(1, 2, 1, 4)
+    stored, clipped = bands_of("uint16", "a", "b").stored(values)
+    assert stored.ravel().tolist() == [0, 65534, 65534, 0, 1, 2, 3, 65534]
+    assert clipped.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("select", ["", "5", "3:3", "5:2", "0:71", "-3:", "a:b", "0:3:2"])
+def test_selection_that_names_no_images_is_refused(samples, tmp_path, select):
+    with pytest.raises(UserError, match="--select selects no images"):
+        write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folder_of_other_things_is_left_alone(samples, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.tif").write_text("mine")
+    with pytest.raises(UserError, match=r"mine\.tif"):
+        write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:2")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine.tif"]
+
+
+def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_path, monkeypatch):
+    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:3")
+
+    def killed(*_: object, **__: object) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dithc.data.products.write_geotiff", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    assert len(list((tmp_path / "out").glob("*.tif"))) == 3
+    (tmp_path / ".out.tmp.host.1").mkdir()  # left by a killed process
+    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
+    names = [file.name for file in outputs.files_of(tmp_path / "out")]
+    assert names == [".manifest.made", "image-000003.tif", "image-000004.tif", "manifest.json"]
+
+
+@pytest.mark.slow
+def test_full_disk_is_an_error_and_leaves_nothing(samples, tmp_path):
+    code = (
+        "import resource, sys; from dithc.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)); "
+        f"sys.exit(main(['export', '--samples', {str(samples)!r}, '--out', {str(tmp_path / 'out')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "free space or choose another --out" in done.stderr
+    assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lease")] == []
+
+
+def test_altered_shard_is_not_exported(results, tmp_path):
+    root = Path(shutil.copytree(results, tmp_path / "copy"))
+    shard = root / "samples/some/shard-00000.npy"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match="was changed after it was written"):
+        write(root / "samples/some/manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_samples_whose_tiles_were_made_anew_are_refused(results, tmp_path):
+    root = Path(shutil.copytree(results, tmp_path / "copy"))
+    lonely = tmp_path / "elsewhere/some"
+    shutil.copytree(root / "samples/some", lonely)
+    manifest = Manifest.read(lonely / "manifest.json")
+    manifest.inputs.update({path: "0" * 12 for path in manifest.inputs if "tiles" in path})
+    manifest.write(lonely / "manifest.json")
+    with pytest.raises(UserError, match=r"the tiles of .* were not found"):
+        write(lonely / "manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--samples", "m", "--format", "diffusers"], "--format diffusers is not for images"),
+        (["--checkpoint", "m", "--format", "zarr"], "--format zarr is not for weights"),
+        (["--checkpoint", "m", "--select", "0:2"], "--select is not for weights"),
+        (["--tiles", "m", "--weights", "raw"], "--weights is not for images"),
+    ],
+)
+def test_options_of_weights_and_images_are_not_mixed(words, said, tmp_path, capsys):
+    assert main(["export", *words, "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
+    monkeypatch.setattr("dithc.data.export.zarr_store.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
+        write(samples, stage="sample", layout="zarr", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("stage", ["sample", "tiles"])
+def test_zarr_opened_by_xarray_has_the_values_of_the_files(samples, tiles, tmp_path, stage):
+    pytest.importorskip("zarr", reason="zarr is not installed: pip install 'dithc[zarr]'")
+    import xarray
+
+    manifest = samples if stage == "sample" else tiles
+    numbers = write(manifest, stage=stage, layout="zarr", out=tmp_path / "zarr")
+    write(manifest, stage=stage, layout="geotiff", out=tmp_path / "geotiff")
+    store = xarray.open_zarr(tmp_path / "zarr/images.zarr", consolidated=False, chunks=None)
+    files = sorted((tmp_path / "geotiff").glob("*.tif"))
+    assert store.images.shape[0] == numbers["images"] == len(files)
+    for image, file in zip(store.images, files, strict=True):
+        with rasterio.open(file) as source:
+            read = source.read(masked=True)
+            tags = source.tags()
+        np.testing.assert_allclose(image.values, np.ma.filled(read.astype(np.float64) * 1e-4, np.nan), rtol=1e-12)
+        assert (int(image.image), int(image.label)) == (int(tags["DITHC_INDEX"]), int(tags["DITHC_LABEL"]))
+    assert store.band.values.tolist() == BANDS
+    assert store.attrs["DITHC_MANIFEST"] == Manifest.read(manifest).digest
+    assert Manifest.read(tmp_path / "zarr/manifest.json").verify(tmp_path / "zarr") == []
+    if stage == "tiles":
+        assert store.crs.values.tolist() == ["EPSG:32650"] * 8
+        assert store.transform.values[5].tolist() == [GSD, 0.0, LEFT + 1000 + GSD * SIZE, 0.0, -GSD, TOP]

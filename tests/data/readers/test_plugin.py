@@ -1,0 +1,122 @@
+"""The example source plugin, from scenes to tiles, and its invalid results."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.config import Experiment, load
+from dithc.core.logging import UserError
+from dithc.data import Tiles, cut_tiles, stage_scenes
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Rejection, Scene
+from tests.brought import HERE, bring, bring_example
+
+BANDS = ["B", "G", "R", "NIR"]
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_example("own_dataset", tmp_path, monkeypatch)
+    bring(tmp_path, monkeypatch, package="other", conditions={"doubled": f"{HERE}:Doubled"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Create four scenes of 160 pixels with the example."""
+    from dithc_npz import write_scenes
+
+    write_scenes(tmp_path / "scenes")
+    return tmp_path / "scenes"
+
+
+def experiment(folder: Path, *, conditions: list[dict[str, Any]] | None = None, **source: Any) -> Experiment:
+    dataset = {"title": "A set", "source": {"kind": "npz", "path": str(folder), "bands": BANDS} | source, "codec": "c"}
+    dataset |= {"rendering": {"bands": BANDS[2::-1], "low": 1000, "high": 3000}, "tiles": {"size": 32}}
+    dataset |= {"conditions": conditions or [{"kind": "airmass"}]}
+    return load({"datasets": {"d": dataset}, "codecs": {"c": {"kind": "pixel"}}})
+
+
+def write(path: Path, pixels: Any, *, sun: float = 30.0) -> None:
+    np.savez(path, pixels=pixels, time="2024-05-17T10:00:00", sun_elevation=sun)
+
+
+def tiles_of(folder: Path, out: Path, **settings: Any) -> Tiles:
+    dataset = experiment(folder, **settings).datasets["d"]
+    stage_scenes(dataset, folder, out=out / "staged")
+    cut_tiles(dataset, out / "staged", out=out / "tiles", seed=0)
+    return Tiles(out / "tiles")
+
+
+def test_scenes_become_tiles_with_their_conditions(folder: Path, tmp_path: Path) -> None:
+    tiles = tiles_of(folder, tmp_path, conditions=[{"kind": "airmass"}, {"kind": "doubled"}])
+    assert tiles.count == 4 * 25
+    first = np.load(folder / "scene-0.npz")["pixels"]
+    np.testing.assert_array_equal(tiles.stored(np.array([0]))[0], first[:, :32, :32])
+    names = [condition["name"] for condition in tiles.info["conditions"]]
+    ready = dict(zip(names, tiles.column("conditions").T, strict=True))
+    angles = np.radians(np.repeat([30.0, 40.0, 50.0, 60.0], 25))
+    np.testing.assert_allclose(ready["airmass"], 1.0 / np.sin(angles) - 1.0, rtol=1e-6)
+    days = np.repeat([15, 46, 75, 106], 25) + 10 / 24  # 15 January, February, March, April of 2024, at ten
+    np.testing.assert_allclose(ready["d"], (2 * days - 100) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("spoilt", ["raises", "length", "column", "inf", "map"])
+def test_condition_that_does_not_keep_its_contract_is_refused_before_a_tile_is_cut(
+    spoilt: str, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
+        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": spoilt}])
+    assert not (tmp_path / "tiles").exists()
+
+
+def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
+    good = np.ones((4, 8, 8), np.uint16)
+    spoilt = {
+        "0-float": (good.astype(np.float32), "pixels of wrong type"),
+        "1-bands": (good[:3], "pixels of wrong shape"),
+        "2-flat": (good[0], "pixels of wrong shape"),
+        "3-nodata": (0 * good, "no pixel is valid"),
+    }
+    for name, (pixels, _) in spoilt.items():
+        write(folder / f"{name}.npz", pixels)
+    (folder / "4-cut.npz").write_bytes((folder / "scene-0.npz").read_bytes()[:1000])
+    np.savez(folder / "5-empty.npz", other=good)
+    found = list(read_scenes(experiment(folder).datasets["d"].source, folder))
+    refused = {one.path.stem: one.refused.what for one in found if isinstance(one, Rejection)}
+    assert {name: what for name, what in refused.items() if name in spoilt} == {
+        name: f"of an installed source: {what}" if "valid" not in what else what for name, (_, what) in spoilt.items()
+    }
+    assert {"4-cut", "5-empty"} <= refused.keys()
+    assert sum(isinstance(one, Scene) for one in found) == 4
+
+
+def test_scene_of_another_type_than_those_before_is_rejected(folder: Path, tmp_path: Path) -> None:
+    write(folder / "z.npz", np.ones((4, 40, 40), np.uint8))
+    numbers = stage_scenes(experiment(folder).datasets["d"], folder, out=tmp_path / "staged")
+    assert (numbers["accepted"], numbers["rejected"]) == (4, {"wrong_dtype": 1})
+
+
+def test_folder_without_a_scene_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"no scene found in .*empty[\s\S]*files of npz"):
+        read_scenes(experiment(tmp_path / "empty").datasets["d"].source, tmp_path / "empty")
+
+
+def test_bands_of_the_display_are_those_of_the_source(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"datasets.d.rendering.bands R, G, B: the source has A"):
+        experiment(folder, bands=["A"])
+
+
+def test_reader_goes_to_other_processes_and_looks_at_what_decides_a_scene(folder: Path) -> None:
+    scenes = read_scenes(experiment(folder).datasets["d"].source, folder)
+    there = pickle.loads(pickle.dumps(scenes))
+    for one, other in zip(scenes, there, strict=True):
+        assert one.sha256 == other.sha256
+        np.testing.assert_array_equal(one.pixels, other.pixels)
+    before = [scenes.look(position)[0] for position in range(4)]
+    write(folder / "scene-2.npz", np.ones((4, 40, 40), np.uint16))
+    after = [scenes.look(position)[0] for position in range(4)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False, True]

@@ -1,0 +1,43 @@
+"""Errors for processes that end while reading scenes."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.data.scenes.read_scenes import gather
+
+
+class Deadly:
+    """Two scenes that kill the process when they are read."""
+
+    folder = Path()
+
+    def __len__(self) -> int:
+        return 2
+
+    def look(self, position: int) -> tuple[str, int]:
+        return f"state {position}", 1
+
+    def scene_id(self, position: int) -> str:
+        return f"scene {position}"
+
+    def memory_bytes(self, _: int) -> int:
+        return 1 << 20
+
+    def read(self, *_: Any) -> Any:
+        assert multiprocessing.parent_process() is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
+    scenes: Any = Deadly()
+    with pytest.raises(UserError, match="SIGKILL") as told:
+        list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
+    assert "more memory" in str(told.value)
+    assert "scenes already read are kept" in str(told.value)

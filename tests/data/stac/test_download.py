@@ -1,0 +1,318 @@
+"""Downloads from a failing server: the file is complete and correct, or does not exist."""
+
+import errno
+import hashlib
+import ssl
+from collections.abc import Callable
+from email.utils import formatdate
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.data.stac.download import MOST_ATTEMPTS, Wanted, download
+from dithc.data.stac.http import Credentials, check_redirect
+from tests.data.stac.server import Catalogue, Reply
+
+PATH = "/files/one.tif"
+
+
+@pytest.fixture
+def content(catalogue: Catalogue) -> bytes:
+    """Three blocks and a remainder, served as one.tif."""
+    found = b"II*\0" + bytes(range(256)) * 13_000
+    (catalogue.folder / "one.tif").write_bytes(found)
+    return found
+
+
+@pytest.fixture
+def get(catalogue: Catalogue, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
+    """Function that downloads one.tif."""
+
+    def one(
+        *,
+        size: int | None = None,
+        checksum: str | None = None,
+        token: str | None = None,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> tuple[int, str]:
+        url = f"{catalogue.url}{PATH}"
+        wanted = Wanted(address=lambda: url, shown=url, target=tmp_path / "one.tif", size=size, checksum=checksum)
+        return download(wanted, credentials=Credentials(token, frozenset({"127.0.0.1"})), told=told)
+
+    return one
+
+
+Get = Callable[..., tuple[int, str]]
+
+
+def interrupt(_: int) -> None:
+    raise KeyboardInterrupt
+
+
+def assert_whole(folder: Path, content: bytes) -> None:
+    assert (folder / "one.tif").read_bytes() == content
+    assert not list(folder.glob(".one*"))
+
+
+def assert_nothing(folder: Path) -> None:
+    assert not (folder / "one.tif").exists()
+
+
+@pytest.mark.slow
+def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
+    checksum = "1620" + hashlib.sha3_256(content).hexdigest()
+    assert get(size=len(content), checksum=checksum) == (len(content), hashlib.sha256(content).hexdigest())
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
+def test_a_transfer_that_is_cut_goes_on_at_that_byte(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, at: int
+) -> None:
+    catalogue.replies[PATH] = [Reply(cut=at)]
+    get()
+    assert_whole(tmp_path, content)
+    first, second = catalogue.asked(PATH)
+    assert "Range" not in first
+    assert second.get("Range") == (f"bytes={at}-" if at else None)
+    assert second.get("If-Range") == (f'"{hashlib.md5(content).hexdigest()}"' if at else None)
+
+
+def test_an_interrupted_download_goes_on_in_the_next_run(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    assert_nothing(tmp_path)
+    get()
+    assert [headers.get("Range") for headers in catalogue.asked(PATH)] == [None, f"bytes={1 << 20}-"]
+    assert_whole(tmp_path, content)
+
+
+def test_another_file_under_the_same_name_is_begun_anew(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    other = content[:4] + content[:3:-1]
+    (catalogue.folder / "one.tif").write_bytes(other)
+    get()
+    assert_whole(tmp_path, other)
+    assert catalogue.asked(PATH)[1]["Range"] == f"bytes={1 << 20}-"
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_a_strong_name_of_its_bytes_a_file_is_begun_anew(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, etag: str | None
+) -> None:
+    catalogue.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
+    get()
+    assert "Range" not in catalogue.asked(PATH)[1]
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("headers", "skipped"),
+    [
+        ({"Content-Range": "bytes 7-3328003/3328004"}, 0),
+        ({"Content-Range": "bytes 7-3328003/3328004"}, 7),  # consistent, but not the requested part
+        ({"Content-Range": "bytes 5000-3328002/3328004"}, 0),
+        ({"Content-Range": "bytes 5000-3328003/*"}, 0),
+        ({"Content-Range": None}, 0),
+        ({"ETag": '"another"'}, 0),
+    ],
+)
+def test_a_wrong_part_is_thrown_away(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, headers: dict[str, str | None], skipped: int
+) -> None:
+    body = content[skipped:] if skipped else None
+    catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=body, headers=headers)]
+    get()
+    assert [request.get("Range") for request in catalogue.asked(PATH)] == [None, "bytes=5000-", None]
+    assert_whole(tmp_path, content)
+
+
+def test_a_part_that_nobody_asked_for_is_no_file(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=r"another part than requested"):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_server_that_is_busy_is_asked_again_when_it_says(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+) -> None:
+    past = formatdate(0, usegmt=True)
+    busy = [("7", 7.0), (past, 0.0), ("999999", 120.0), (None, 8.0)]
+    catalogue.replies[PATH] = [
+        Reply(status=429 + 74 * (i % 2), headers={"Retry-After": said}) for i, (said, _) in enumerate(busy)
+    ]
+    get()
+    assert pauses == [wait for _, wait in busy]
+    assert_whole(tmp_path, content)
+
+
+def test_a_server_that_stays_busy_ends_the_download(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=503)]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=f"status 503, {MOST_ATTEMPTS} times in a row"):
+        get()
+    assert len(pauses) == MOST_ATTEMPTS - 1
+    assert_nothing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "no longer exists")]
+)
+def test_a_file_that_is_not_given_ends_it_with_the_fix(
+    get: Get, catalogue: Catalogue, content: bytes, status: int, said: str
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=status)]
+    with pytest.raises(UserError, match=rf"(?s)status {status}.*{said}"):
+        get()
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(body=b"<html>Please log in</html>"), "begins with b'<html>Please"),
+        (Reply(headers={"Content-Encoding": "gzip"}), "Content-Encoding gzip"),
+        (Reply(headers={"Content-Length": None}), "no length"),
+        (Reply(status=204, body=b""), "status 204"),
+        (Reply(body=b""), "begins with b''"),
+    ],
+)
+def test_what_is_no_whole_raster_never_has_its_name(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, reply: Reply, said: str
+) -> None:
+    catalogue.replies[PATH] = [reply]
+    with pytest.raises(UserError, match=said):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_size_or_checksum_that_differs_is_refused_and_nothing_kept(get: Get, content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"(?s){len(content)} bytes.*{len(content) + 1} \(file:size"):
+        get(size=len(content) + 1)
+    with pytest.raises(UserError, match=r"(?s)sha256 .*sha256 0000"):
+        get(checksum="1220" + 64 * "0")
+    assert list(tmp_path.glob("*.tif")) + list(tmp_path.glob(".one*")) == []
+
+
+def test_the_length_may_come_from_the_catalogue_alone(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    catalogue.replies[PATH] = [Reply(headers={"Content-Length": None}, cut=len(content))]
+    get(size=len(content))
+    assert_whole(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:text/plain,a", "/etc passwd", "http://[::", "/\xe4"]
+)
+def test_redirects_lead_to_web_servers_alone(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, place: str
+) -> None:
+    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": place})]
+    with pytest.raises(UserError, match=r"a redirect of .* leads to an unsupported address"):
+        get()
+    assert_nothing(tmp_path)
+
+
+def test_a_redirect_is_followed_and_a_circle_is_not(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+) -> None:
+    (catalogue.folder / "two.tif").write_bytes(content)
+    catalogue.replies[PATH] = [Reply(status=307, headers={"Location": "two.tif"})]
+    get()
+    assert_whole(tmp_path, content)
+    catalogue.replies[PATH] = [Reply(status=301, headers={"Location": PATH})]
+    catalogue.forever.add(PATH)
+    with pytest.raises(UserError, match=r"more than 5 redirects"):
+        get()
+
+
+def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, content: bytes) -> None:
+    elsewhere = f"{catalogue.url.replace('127.0.0.1', 'localhost')}/files/two.tif"
+    (catalogue.folder / "two.tif").write_bytes(content)
+    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
+    get(token="secret")
+    assert catalogue.asked(PATH)[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in catalogue.asked("/files/two.tif")[0]
+    assert Credentials("secret", frozenset({"example.org"})).headers("http://example.org/a") == {}
+    assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
+
+
+def test_a_token_for_a_port_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DITHC_STAC_TOKEN", "secret")
+    monkeypatch.setenv("DITHC_STAC_TOKEN_HOSTS", "a.org:8443, b.org,[::1]:99")
+    found = Credentials.read("https://C.org:443/v1")
+    given = ["https://a.org:8443/x", "https://b.org/x", "https://b.org:7/x", "https://c.org/x", "http://[::1]:99/x"]
+    assert all(found.headers(url) for url in given)
+    others = ["https://a.org/x", "https://a.org:8444/x", "https://c.org:444/x", "http://[::1]:98/x", "http://b.org/x"]
+    assert not any(found.headers(url) for url in others)
+
+
+def test_no_redirect_leads_from_https_to_http_however_it_is_written() -> None:
+    for before, after in (("https://a.org/x", "HTTP://a.org/x"), ("HTTPS://a.org/x?sig=secret", "http://a.org/x")):
+        with pytest.raises(UserError, match=r"(?s)a redirect of .* is not followed.*https, as before") as error:
+            check_redirect(before, after)
+        assert "secret" not in str(error.value)
+    for before, after in (("https://a.org/x", "HTTPS://b.org/x"), ("http://a.org/x", "HTTP://b.org/x")):
+        check_redirect(before, after)
+
+
+def test_an_end_between_two_versions_of_a_file_does_not_join_them(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        get(told=interrupt)
+    other = content[:4] + content[:3:-1]
+    (catalogue.folder / "one.tif").write_bytes(other)
+    write = Path.write_text
+
+    def killed(path: Path, text: str) -> None:
+        write(path, text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            get()
+    get()
+    assert_whole(tmp_path, other)
+
+
+@pytest.mark.parametrize("error", [ssl.SSLError("cut"), OSError(errno.EHOSTUNREACH, "no route")])
+def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
+    get: Get, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float], error: OSError
+) -> None:
+    answers = HTTPConnection.getresponse
+    failing = [error]
+
+    def response(self: HTTPConnection) -> HTTPResponse:
+        if failing:
+            raise failing.pop()
+        return answers(self)
+
+    monkeypatch.setattr(HTTPConnection, "getresponse", response)
+    get()
+    assert len(pauses) == 1
+    assert_whole(tmp_path, content)
+
+
+def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:
+    url = "http://127.0.0.1:9/one.tif?sig=secret"
+    wanted = Wanted(
+        address=lambda: url, shown="http://127.0.0.1:9/one.tif", target=tmp_path / "a.tif", size=None, checksum=None
+    )
+    with pytest.raises(UserError, match=r"could not be fetched") as error:
+        download(wanted, credentials=Credentials(None, frozenset()), told=lambda _: None)
+    assert "secret" not in str(error.value)

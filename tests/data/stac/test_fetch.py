@@ -1,0 +1,592 @@
+"""Search, lock and fetch with a local catalog and pystac-client, and secrecy of tokens and signatures."""
+
+import gzip
+import importlib.util
+import json
+import logging
+import shutil
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dithc.cli import main
+from dithc.config import datasets, load
+from dithc.core.artifacts import sha256_file
+from dithc.core.integrity import seal
+from dithc.core.logging import UserError
+from dithc.data import stage_scenes
+from dithc.data.parquet import read_rows
+from dithc.data.readers import read_scenes
+from dithc.data.scene import Rejection, Scene
+from dithc.data.stac import Lock, fetch
+from dithc.data.stac.catalogue import _answered
+from dithc.data.stac.http import Credentials
+from tests.data.stac.server import Catalogue, Reply
+
+CLIENT = importlib.util.find_spec("pystac_client") is not None
+needs_client = pytest.mark.skipif(not CLIENT, reason="pystac-client is not installed (pip install 'dithc[stac]')")
+WORLD = (-180.0, -90.0, 180.0, 90.0)
+SECRET = "s3cr3t-t0ken"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(pauses: list[float], no_token: Callable[..., None]) -> None:
+    """Skip delays and remove credentials."""
+
+
+@pytest.fixture
+def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Sentinel2Stac]:
+    """Function that returns a source with three bands; arguments are settings of the search, or `search=None`."""
+
+    def make(**settings: Any) -> datasets.Sentinel2Stac:
+        search: dict[str, Any] | None = {
+            "catalog": catalogue.catalog,
+            "collection": "sentinel-2-l2a",
+            "bbox": WORLD,
+            "first_day": "2022-01-01",
+            "last_day": "2022-12-31",
+            **settings,
+        }
+        search = None if "search" in settings else search
+        folder = str(tmp_path / "fetched")
+        return datasets.Sentinel2Stac(kind="sentinel2-stac", path=folder, bands=["B04", "B03", "B11"], search=search)
+
+    return make
+
+
+Make = Callable[..., datasets.Sentinel2Stac]
+
+
+def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in catalogue.folder.rglob("*.json")]
+    return {one["id"]: one for one in found if one.get("type") == "Feature"}
+
+
+def given(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+    """Save items of the catalog to a folder."""
+    items = folder / "items"
+    items.mkdir(exist_ok=True)
+    for name, one in list(documents(catalogue).items())[:most]:
+        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json"}]
+        (items / f"{name}.json").write_text(json.dumps(one))
+    return items
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def texts(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.rglob("*.json"))
+
+
+@needs_client
+def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    lock = fetch(source())
+    wanted = {name for name, one in documents(catalogue).items() if one["collection"] == "sentinel-2-l2a"}
+    assert {item.id for item in lock.items} == wanted
+    assert len(wanted) == 3  # more than a page
+    folder = tmp_path / "fetched"
+    for item in lock.items:
+        assert {Path(asset.path).name.partition("_")[0] for asset in item.assets.values()} == {
+            "B03",
+            "B04",
+            "B11",
+            "SCL",
+        }
+        for asset in item.assets.values():
+            assert (folder / asset.path).stat().st_size == asset.size
+            assert sha256_file(folder / asset.path) == asset.sha256
+            assert asset.href.startswith(f"{catalogue.url}/files/{item.id}/")
+    got = {one.facts["product_id"]: one for one in read_scenes(source(), folder) if isinstance(one, Scene)}
+    served = datasets.Sentinel2Stac(kind="sentinel2-stac", path=str(catalogue.folder), bands=["B04", "B03", "B11"])
+    true = {one.facts["product_id"]: one for one in read_scenes(served, catalogue.folder) if isinstance(one, Scene)}
+    assert got.keys() < true.keys()
+    for name, scene in got.items():
+        np.testing.assert_array_equal(scene.pixels, true[name].pixels)
+        np.testing.assert_array_equal(scene.mask, true[name].mask)
+    before = files(folder)
+    catalogue.seen.clear()
+    fetch(source())
+    assert (catalogue.seen, files(folder)) == ([], before), "a second fetch sends no request"
+
+
+@needs_client
+def test_a_fetch_that_is_interrupted_goes_on_without_searching(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    fetch(source())
+    whole = files(tmp_path / "fetched")
+    shutil.rmtree(tmp_path / "fetched")
+    catalogue.seen.clear()
+    identity = sorted(one for one in documents(catalogue) if one.endswith("_L2A") and "_0_" in one)[1]
+    catalogue.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
+    with pytest.raises(UserError, match=r"no longer exists"):
+        fetch(source())
+    (rejected,) = [one for one in read_scenes(source(), tmp_path / "fetched") if isinstance(one, Rejection)][:1]
+    assert "not fetched yet" in rejected.refused.expected
+    done = [path for _, path, _ in catalogue.seen if path.startswith("/files/")]
+    catalogue.seen.clear()
+    fetch(source())
+    again = [path for _, path, _ in catalogue.seen]
+    assert again
+    assert not any("search" in path for path in again)
+    assert not set(again) & set(done[:-1])
+    assert files(tmp_path / "fetched") == whole
+
+
+@needs_client
+@pytest.mark.parametrize("damage", ["truncated", "altered", "gone"])
+def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
+    catalogue: Catalogue, source: Make, tmp_path: Path, damage: str
+) -> None:
+    lock, folder = fetch(source(limit=1)), tmp_path / "fetched"
+    whole, path = files(folder), folder / lock.items[0].assets["red" if "red" in lock.items[0].assets else "B04"].path
+    content = path.read_bytes()
+    altered = {"truncated": content[:-1], "altered": content[:-1] + bytes([content[-1] ^ 1]), "gone": None}[damage]
+    path.unlink() if altered is None else path.write_bytes(altered)
+    (scene,) = read_scenes(source(limit=1), folder)
+    assert isinstance(scene, Rejection)
+    assert path.name in scene.refused.what
+    catalogue.seen.clear()
+    fetch(source(limit=1))
+    assert len(catalogue.seen) == 1
+    assert files(folder) == whole
+
+
+@needs_client
+def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    found = {name: one for name, one in documents(catalogue).items() if one["collection"] == "sentinel-2-l2a"}
+
+    def ids(**settings: Any) -> set[str]:
+        shutil.rmtree(tmp_path / "fetched", ignore_errors=True)
+        return {item.id for item in fetch(source(**settings)).items}
+
+    name, one = next(iter(found.items()))
+    west, south, east, north = one["bbox"]
+    inner = (west + 0.4 * (east - west), south + 0.4 * (north - south), east - 0.4 * (east - west), north)
+    assert ids(bbox=inner) == {name}
+    area = tmp_path / "area.geojson"
+    feature = {"type": "Feature", "properties": {}, "geometry": one["geometry"]}
+    area.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
+    assert name in ids(bbox=None, area=str(area))
+    day = one["properties"]["datetime"][:10]
+    assert ids(first_day=day, last_day=day) == {name}
+    clear = sorted(found.values(), key=lambda one: float(one["properties"]["eo:cloud_cover"]))
+    assert ids(max_cloud=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
+    assert len(ids(limit=2)) == 2
+    with pytest.raises(UserError, match=r"no item of .* matches"):
+        ids(collection="sentinel-9")
+
+
+@needs_client
+def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue, source: Make) -> None:
+    found = [one for one in documents(catalogue).values() if one["collection"] == "sentinel-2-l2a"]
+    page = {"type": "FeatureCollection", "features": found, "links": []}
+    for one in found:
+        for asset in one["assets"].values():
+            asset["href"] = f"{catalogue.url}/files/{one['id']}/{asset['href'].removeprefix('./')}"
+    least = min(found, key=lambda one: float(one["properties"]["eo:cloud_cover"]))
+    catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
+    most = least["properties"]["eo:cloud_cover"] / 100 + 1e-9
+    assert [item.id for item in fetch(source(max_cloud=most)).items] == [least["id"]]
+
+
+def test_items_of_files_are_fetched_without_a_client(
+    catalogue: Catalogue, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dithc.data.stac.catalogue.find_spec", lambda name: None)
+    items = tmp_path / "items"
+    items.mkdir()
+    for name, one in documents(catalogue).items():
+        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
+        (items / f"{name}.json").write_text(json.dumps(one))
+        (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
+    lock = fetch(source(search=None), items=items)
+    assert len(lock.items) == 4
+    scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))
+    assert all(isinstance(scene, Scene) for scene in scenes)
+    assert "secret" not in texts(tmp_path / "fetched")
+    with pytest.raises(UserError, match=r"(?s)pystac-client is not installed.*pip install 'dithc\[stac\]'"):
+        fetch(source().model_copy(update={"path": str(tmp_path / "other")}))
+
+
+def test_signed_addresses_are_used_and_never_kept(
+    catalogue: Catalogue, source: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, one = next((name, one) for name, one in documents(catalogue).items() if "red" in one["assets"])
+    catalogue.signature = "sv=1&sig=SIGNED"
+    for asset in one["assets"].values():
+        asset["href"] = f"{catalogue.url}/files/{name}/{asset['href'].removeprefix('./')}?{catalogue.signature}"
+    (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [one]}))
+    with caplog.at_level("DEBUG"):
+        fetch(source(search=None), items=tmp_path / "item.json")
+    assert "SIGNED" not in texts(tmp_path / "fetched")
+    assert "SIGNED" not in caplog.text
+    catalogue.signature = "sv=2&sig=LATER"
+    next((tmp_path / "fetched").rglob("B04*.tif")).unlink()
+    with pytest.raises(UserError, match=r"(?s)status 403.*search\.sign") as error:
+        fetch(source(search=None), items=tmp_path / "item.json")
+    assert "SIGNED" not in str(error.value)
+    lock = (tmp_path / "fetched" / "lock.json").read_text()
+    saved = (tmp_path / "item.json").read_text()
+    (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
+    fetch(source(search=None), items=tmp_path / "item.json")
+    assert (tmp_path / "fetched" / "lock.json").read_text() == lock
+    assert "LATER" not in texts(tmp_path / "fetched")
+
+
+def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    items = given(catalogue, tmp_path)
+    (only,) = items.glob("*.json")
+    saved = json.loads(only.read_text())
+    saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
+    only.write_text(json.dumps(saved))
+    fetch(source(search=None), items=items)
+    before = files(tmp_path / "fetched")
+    moved = only.rename(items / "another_name.json")
+    moved.write_text(json.dumps(dict(reversed(saved.items()))))
+    catalogue.seen.clear()
+    assert len(fetch(source(search=None), items=items).items) == 1  # the file name and the order of keys do not matter
+    clouded = source(search=None)
+    clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
+    with pytest.raises(UserError, match=r'(?s)fetched for another search.*probability": true'):
+        fetch(clouded, items=items)
+    moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
+    with pytest.raises(UserError, match=r"fetched for another search"):
+        fetch(source(search=None), items=items)
+    moved.write_text(json.dumps(saved))
+    given(catalogue, tmp_path, most=2)
+    moved.unlink()
+    with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
+        fetch(source(search=None), items=items)
+    assert catalogue.seen == []
+    assert files(tmp_path / "fetched") == before
+
+
+def test_items_beside_a_search_are_refused_and_so_is_neither(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
+        fetch(source(), items=given(catalogue, tmp_path))
+    with pytest.raises(UserError, match=r"are both missing"):
+        fetch(source(search=None))
+    assert not (tmp_path / "fetched").exists()
+    assert catalogue.seen == []
+
+
+def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    fetch(source(search=None), items=given(catalogue, tmp_path, most=2))
+    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
+    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(search=None).model_dump(mode="json")}
+    settings = datasets.Dataset.model_validate({**one, "max_rejected": 0.5})
+    assert stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
+    lock = Lock.read(tmp_path / "fetched")
+    assert lock is not None
+    gone = lock.items.pop()
+    lock.write(tmp_path / "fetched")
+    numbers = stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")
+    assert (numbers["accepted"], numbers["rejected"]) == (1, {"incomplete": 1})
+    rows = {row["scene_id"]: row["status"] for row in read_rows(tmp_path / "staged" / "scenes.parquet")}
+    assert rows == {gone.path: "rejected", lock.items[0].path: "accepted"}
+    stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
+    for name in ("stack-00000.npy", "scenes.json"):
+        assert (tmp_path / "staged" / name).read_bytes() == (tmp_path / "anew" / name).read_bytes()
+    strict = settings.model_copy(update={"max_rejected": 0.0})
+    with pytest.raises(UserError, match=r"incomplete"):
+        stage_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
+
+
+@needs_client
+def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    catalogue.signature = "sv=1&sig=SIGNED"
+    lock = fetch(source(sign=f"{catalogue.url}/sign", limit=1))
+    assert len(catalogue.asked("/sign")) == len(lock.items[0].assets)
+    assert "SIGNED" not in texts(tmp_path / "fetched")
+
+
+@needs_client
+def test_a_token_is_sent_and_told_to_nobody(
+    catalogue: Catalogue,
+    source: Make,
+    tmp_path: Path,
+    no_token: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    catalogue.token = SECRET
+    with pytest.raises(UserError, match=r"does not answer"):
+        fetch(source(limit=1))
+    no_token(DITHC_STAC_TOKEN=f" {SECRET}\n")
+    with caplog.at_level(logging.DEBUG):
+        fetch(source(limit=1))
+    assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.seen[-4:])
+    assert SECRET not in texts(tmp_path / "fetched")
+    assert SECRET not in caplog.text
+    shutil.rmtree(tmp_path / "fetched")
+    catalogue.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
+    with pytest.raises(UserError, match=r"you sent") as error:
+        fetch(source(limit=1))
+    assert SECRET not in str(error.value)
+    no_token(DITHC_STAC_TOKEN=f"Bearer {SECRET}")
+    with pytest.raises(UserError, match=r"one word") as error:
+        fetch(source(limit=1))
+    assert SECRET not in str(error.value)
+
+
+@needs_client
+def test_redirects_of_a_search_get_the_token_by_their_host_alone(
+    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login user password of-netrc\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    no_token(DITHC_STAC_TOKEN=SECRET)
+    elsewhere = catalogue.url.replace("127.0.0.1", "localhost")
+    catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
+    catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
+    catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
+    fetch(source(limit=1))
+    given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
+    assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
+    no_token(DITHC_STAC_TOKEN="")
+    shutil.rmtree(tmp_path / "fetched")
+    catalogue.seen.clear()
+    fetch(source(limit=1))
+    assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
+
+
+LIMIT = 1 << 16
+BOMB = b" " * (1 << 24)
+ANSWERS = {  # body, headers, and part of the error message
+    "plain": (BOMB, {}, "more than"),
+    "gzip": (gzip.compress(BOMB), {"Content-Encoding": "gzip"}, "after decompression"),
+    "x-gzip": (gzip.compress(BOMB), {"Content-Encoding": "X-Gzip "}, "after decompression"),
+    "deflate": (zlib.compress(BOMB), {"Content-Encoding": "deflate"}, "after decompression"),
+    "nested": (gzip.compress(gzip.compress(BOMB)), {"Content-Encoding": "gzip, gzip"}, "Content-Encoding gzip, gzip"),
+    "other": (b"?", {"Content-Encoding": "br"}, "Content-Encoding br"),
+    "cut": (gzip.compress(BOMB)[:500], {"Content-Encoding": "gzip"}, ""),
+    "no gzip": (b"{}" * 9, {"Content-Encoding": "gzip"}, "damaged gzip content"),
+    "negative chunk": (b"-5\r\n" + BOMB, {"Transfer-Encoding": "chunked", "Content-Length": None}, ""),
+}
+
+
+def assert_bounded(call: Callable[[], object], reason: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises((UserError, ValueError, OSError, HTTPException), match=reason or None):
+            call()
+        assert tracemalloc.get_traced_memory()[1] < len(BOMB) / 4
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_answers_are_read_in_bounded_memory(catalogue: Catalogue, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, headers, reason = ANSWERS[kind]
+    monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
+    catalogue.replies["/v1"] = [Reply(body=sent, headers=headers)]
+    catalogue.forever.add("/v1")
+    assert_bounded(lambda: _answered(Credentials.read(None), catalogue.catalog), reason)
+
+
+@needs_client
+@pytest.mark.parametrize(("path", "status"), [("/v1", 200), ("/v1/search", 200), ("/v1/search", 400), ("/sign", 200)])
+def test_every_answer_is_bounded(
+    catalogue: Catalogue, source: Make, path: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
+    catalogue.signature = "sig=SIGNED"
+    packed = {"Content-Encoding": "gzip"}
+    catalogue.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]
+    catalogue.forever.add(path)
+    assert_bounded(lambda: fetch(source(sign=f"{catalogue.url}/sign", limit=1)), "after decompression")
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+def test_compressed_answers_are_read(catalogue: Catalogue, packed: str) -> None:
+    content = {"gzip": gzip.compress, "deflate": zlib.compress}[packed](b" " * LIMIT)
+    catalogue.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
+    assert _answered(Credentials.read(None), catalogue.catalog) == " " * LIMIT
+
+
+@needs_client
+@pytest.mark.parametrize("href", ["file:///etc/passwd", "/etc/passwd", "http://user:pass@127.0.0.1/next"])
+def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: Make, href: str) -> None:
+    page = {"type": "FeatureCollection", "features": [], "links": [{"rel": "next", "href": href}]}
+    page["features"] = [next(iter(documents(catalogue).values()))]
+    catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
+    with pytest.raises(UserError, match=r"does not answer|unsupported address") as error:
+        fetch(source())
+    assert "pass@" not in str(error.value)
+
+
+@needs_client
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"type": "Catalog"}', b'{"type": "FeatureCollection", "features": 7}']
+)
+@pytest.mark.parametrize("path", ["/v1", "/v1/search"])
+def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
+    catalogue.replies[path] = [Reply(body=body)]
+    with pytest.raises(UserError, match=r"does not answer|no item of"):
+        fetch(source())
+
+
+def locked() -> dict[str, Any]:
+    """Return a valid lock of one scene."""
+    asset = {"path": "A/B04_10m.tif", "href": "https://h/a.tif", "size": 1, "checksum": None, "sha256": None}
+    item = {"id": "A", "path": "A/A.json", "sha256": "0", "assets": {"red": asset}}
+    return {"version": 1, "search": {}, "items": [item]}
+
+
+OUTSIDE = ("../out.tif", "A/../../out.tif", "/out.tif", "A/..", "A/.", "A/", "A", "x/a.tif", "A/a/b", 7)
+OTHER_TYPES = [("href", 7), ("size", "7"), ("checksum", 7), ("sha256", 7)]
+
+
+@pytest.mark.parametrize(
+    ("of_item", "key", "value"),
+    [
+        *((of_item, "path", path) for of_item in (True, False) for path in OUTSIDE),
+        *((False, *other) for other in OTHER_TYPES),
+        *((True, "id", identity) for identity in ("..", 7)),
+    ],
+)
+def test_a_lock_that_leads_out_of_its_folder_or_has_other_types_is_invalid(
+    tmp_path: Path, of_item: bool, key: str, value: Any
+) -> None:
+    content = locked()
+    (tmp_path / "lock.json").write_text(seal(content))
+    assert Lock.read(tmp_path) is not None
+    (content["items"][0] if of_item else content["items"][0]["assets"]["red"])[key] = value
+    (tmp_path / "lock.json").write_text(seal(content))
+    with pytest.raises(UserError, match=r"(?s)is invalid\n.*\n.*ID/FILE\n.*rm "):
+        Lock.read(tmp_path)
+
+
+def test_an_invalid_lock_ends_fetching_and_staging_without_writes(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "fetched").mkdir()
+    content = locked()
+    content["items"][0]["path"] = "../out.tif"
+    (tmp_path / "fetched" / "lock.json").write_text(seal(content))
+    items = given(catalogue, tmp_path)
+    before = files(tmp_path)
+    for use in (
+        lambda: fetch(source(search=None), items=items),
+        lambda: read_scenes(source(search=None), tmp_path / "fetched"),
+    ):
+        with pytest.raises(UserError, match="is invalid"):
+            use()
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("identity", ["../out", "a/b", ".hidden", "", "a" * 300, "a\nb"])
+def test_no_name_of_a_catalogue_becomes_a_path(
+    catalogue: Catalogue, source: Make, tmp_path: Path, identity: str
+) -> None:
+    one = next(iter(documents(catalogue).values()))
+    one["id"] = identity
+    one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
+    (tmp_path / "item.json").write_text(json.dumps(one))
+    with pytest.raises(UserError, match=r"not a valid folder name"):
+        fetch(source(search=None), items=tmp_path / "item.json")
+    assert {path.name for path in tmp_path.iterdir()} == {"served", "item.json"}
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        "file:///etc/passwd",
+        "../../../etc/passwd",
+        "s3://bucket/a.tif",
+        "ftp://host/a.tif",
+        "http://[::",
+        "https://u:p@h/a.tif",
+    ],
+)
+def test_assets_that_are_on_no_web_server_are_refused(
+    source: Make, catalogue: Catalogue, tmp_path: Path, href: str
+) -> None:
+    one = next(one for one in documents(catalogue).values() if "red" in one["assets"])
+    one["assets"]["red"]["href"] = href
+    (tmp_path / "item.json").write_text(json.dumps(one))
+    with pytest.raises(UserError, match=r"asset red of .* leads to an unsupported address"):
+        fetch(source(search=None), items=tmp_path / "item.json")
+
+
+@needs_client
+def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    fetch(source(limit=1))
+    before = files(tmp_path / "fetched")
+    with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
+        fetch(source(limit=2))
+    with pytest.raises(UserError, match=r"another search"):
+        read_scenes(source(limit=2), tmp_path / "fetched")
+    assert files(tmp_path / "fetched") == before
+    lock = tmp_path / "fetched" / "lock.json"
+    lock.write_text(lock.read_text().replace('"limit": 1', '"limit": 2'))
+    with pytest.raises(UserError, match=r"lock\.json was changed after it was written"):
+        Lock.read(tmp_path / "fetched")
+
+
+@needs_client
+def test_a_search_that_was_never_fetched_and_scenes_taken_out_end_staging(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"(?s)no lock\.json.*dithc fetch"):
+        read_scenes(source(), folder)
+    lock = fetch(source())
+    shutil.rmtree(folder / lock.items[1].id)
+    with pytest.raises(UserError, match=r"lacks scenes that its lock.json lists"):
+        read_scenes(source(), folder)
+
+
+@needs_client
+def test_the_verb_fetches_what_the_configuration_says(
+    catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
+    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(limit=1).model_dump(mode="json")}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"datasets": {"set": one}, "codecs": {"none": {"kind": "pixel"}}}))
+    assert load(path).datasets["set"].source == source(limit=1)
+    assert main(["fetch", "--config", str(path), "--dataset", "set"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "fetched" / "lock.json")
+    assert main(["fetch", "--config", str(path), "--dataset", "other"]) == 2
+
+
+def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
+    for address in ("https://user:pass@host/v1", "https://host/v1?token=a", "file:///v1", "host/v1", "https://"):
+        with pytest.raises(ValueError, match=r"address"):
+            source(catalog=address)
+    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"first_day": "2023-01-01"}, {"area": "a.geojson"}):
+        with pytest.raises(ValueError, match=r"bbox|first_day"):
+            source(**wrong)
+
+
+def test_a_folder_of_a_scene_that_is_a_link_is_not_written_through(
+    catalogue: Catalogue, source: Make, tmp_path: Path
+) -> None:
+    items = given(catalogue, tmp_path)
+    (item,) = fetch(source(search=None), items=items).items
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(tmp_path / "fetched" / item.id, elsewhere)
+    next(path for path in elsewhere.iterdir() if path.suffix != ".json").unlink()
+    before = files(elsewhere)
+    (tmp_path / "fetched" / item.id).symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"(?s)is a link.*remove the link"):
+        fetch(source(search=None), items=items)
+    assert files(elsewhere) == before

@@ -1,0 +1,49 @@
+"""Tests of plans as data: JSON conversion, totals, and the printed table."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from dithc.core.logging import UserError
+from dithc.engine.automem.planning.decision import Level
+from dithc.engine.automem.planning.document import Plan
+from dithc.engine.automem.planning.planner import plan
+from dithc.engine.automem.trace import Trace
+from tests.engine.automem.steps import blocks, traces
+
+SLOW = Level(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
+
+
+def planned(trace: Trace, budget: int | None) -> Plan:
+    return plan(trace, fast=Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1000.0), slow=SLOW)
+
+
+@settings(max_examples=30, deadline=None)
+@given(trace=traces())
+def test_a_plan_survives_json(trace: Trace) -> None:
+    result = planned(trace, planned(trace, None).peak_fast_bytes // 2)
+    assert Plan.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+@pytest.mark.parametrize("content", [{}, {"schema": 1}, {"schema": 99}])
+def test_document_that_is_no_plan_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"memory plan(.|\n)*fix"):
+        Plan.from_dict(content)
+
+
+def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
+    lines = planned(blocks(6), 150).describe().splitlines()
+    assert lines[0].split() == ["unit", "weights", "gradients", "saved", "kept", "offloaded", "recompute", "ahead"]
+    assert any(line.startswith("block0 .. block") and "30 B" in line and "each" in line for line in lines)
+    assert any(line.startswith("state: 0 B in hbm, 120 B in ddr") for line in lines)
+    assert any(line.startswith("moved per step:") for line in lines)
+    assert any(line.startswith("peak: hbm 1") and "(budget 150 B)" in line for line in lines)
+
+
+def test_the_table_says_that_everything_is_resident() -> None:
+    text = planned(blocks(3), None).describe()
+    assert "everything resident" in text
+    assert "0 B loaded, 0 B offloaded" in text
+    assert "no budget" in text

@@ -1,0 +1,76 @@
+"""Tests of the predicted timeline against steps computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from dithc.engine.automem.planning.decision import Decision, Level, Phase, Rates
+from dithc.engine.automem.planning.timeline import timeline
+from dithc.engine.automem.trace import Saved, Trace
+from tests.engine.automem.steps import unit
+
+STAYS = Decision(weights="fast", gradients="fast", saved=())
+
+
+def play(trace: Trace, budget: int | None, *, rate: float = 10.0, **decisions: Decision) -> tuple[Phase, ...]:
+    every = {unit.name: decisions.get(unit.name, STAYS) for unit in trace.units}
+    fast = Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e9)
+    return timeline(trace, every, {}, fast=fast, rates=Rates(rate, rate))
+
+
+def stalls(phases: tuple[Phase, ...]) -> list[float]:
+    return [pytest.approx(phase.stall_seconds) for phase in phases]
+
+
+def test_a_turn_waits_for_the_rest_of_a_load_that_started_one_turn_ahead() -> None:
+    trace = Trace(units=(unit("a"), unit("b", weight=25)), outside_bytes=0)  # 2.5 seconds of copying, 1 of computing
+    phases = play(trace, None, b=replace(STAYS, weights="copied", forward_ahead=1, backward_ahead=1))
+    #                        a    b    b    a  update; kept between b's turns
+    assert stalls(phases) == [0, 1.5, 0, 0, 0]
+    assert [phase.load_bytes for phase in phases] == [25, 0, 0, 0, 0]
+    assert [phase.fast_parts["weights"] for phase in phases] == [25, 25, 25, 0, 0]
+
+
+def test_loads_wait_for_each_other() -> None:
+    trace = Trace(units=(unit("a"), unit("b", weight=8), unit("c", weight=8)), outside_bytes=0)
+    both = {
+        "b": replace(STAYS, weights="copied", forward_ahead=1, backward_ahead=3),
+        "c": replace(STAYS, weights="copied", forward_ahead=2, backward_ahead=1),
+    }
+    phases = play(trace, None, **both)
+    # Loads of b and c run from 0.0 to 1.6. b runs from 1.0 on and does not need the load of c.
+    assert stalls(phases) == [0, 0, 0, 0, 0, 0, 0]
+    slower = play(trace, None, rate=5.0, **both)  # 0.0 to 1.6 to 3.2
+    assert stalls(slower)[:3] == [0, 0.6, 0.6]
+
+
+def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
+    saved = Saved(ordinal=0, bytes=50, last_reader=2)
+    units = (unit("a", saved=(saved,), working=(50, 5)), unit("b", working=(10, 10)), unit("c", working=(45, 45)))
+    leaves = replace(STAYS, saved=("offload",), backward_ahead=1)
+    phases = play(Trace(units=units, outside_bytes=0), 60, a=leaves)
+    # The tensor is offloaded from 1.0 to 6.0. It fits next to b but not next to c (from 2.0 on). It returns while b
+    # runs.
+    assert stalls(phases) == [0, 0, 4.0, 0, 0, 3.0, 0]
+    assert [phase.fast_parts["saved"] for phase in phases] == [0, 50, 0, 0, 50, 50, 0]
+    assert [phase.slow_parts["saved"] for phase in phases] == [0, 50, 50, 50, 50, 50, 0]
+    without_budget = play(Trace(units=units, outside_bytes=0), None, a=leaves)
+    assert stalls(without_budget) == [0, 0, 0, 0, 0, 4.0, 0]  # loaded from 6 to 11, needed at 7
+    assert without_budget[2].fast_parts["saved"] == 50
+
+
+def test_a_load_does_not_start_before_its_offload_is_over() -> None:
+    saved = Saved(ordinal=0, bytes=60, last_reader=1)
+    trace = Trace(units=(unit("a", saved=(saved,), working=(60, 0)), unit("b")), outside_bytes=0)
+    phases = play(trace, None, a=replace(STAYS, saved=("offload",), backward_ahead=1))
+    # Out from 1 to 7, back from 7 to 13; b's backward pass ends at 4.
+    assert stalls(phases) == [0, 0, 0, 9.0, 0]
+
+
+def test_a_unit_that_runs_again_takes_its_forward_seconds_twice() -> None:
+    saved = (Saved(ordinal=0, bytes=10, last_reader=1, is_input=True), Saved(ordinal=1, bytes=40, last_reader=1))
+    trace = Trace(units=(unit("a", saved=saved, working=(45, 20)), unit("b")), outside_bytes=0, update_seconds=0.5)
+    phases = play(trace, None, a=replace(STAYS, saved=("keep", "keep"), recompute=True))
+    assert [phase.seconds for phase in phases] == [1, 1, 2, 3, 0.5]
+    assert [phase.fast_parts["saved"] for phase in phases] == [10, 10, 10, 10, 0]
+    assert phases[3].fast_parts["working"] == 40 + 20

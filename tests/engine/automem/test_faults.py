@@ -1,0 +1,330 @@
+"""Tests of failures and unusual call orders: an error or the correct result, with empty tiers at the end.
+
+The plan moves all tensors, and each test asserts that it did.
+"""
+
+import errno
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dithc.engine.automem import AutoMem
+from dithc.engine.memory import Copies, Tiers, TierSpec
+from dithc.model import DiT
+from tests.engine.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
+
+pytestmark = pytest.mark.sampled("managed tensors")
+Build = Callable[..., nn.Module]
+
+
+def small() -> DiT:
+    return dit(2)
+
+
+@pytest.fixture(params=["memory", "file"])
+def model(request: pytest.FixtureRequest, moving: Build) -> Iterator[nn.Module]:
+    """Yield a model with a plan; it must move tensors in the test, and is deleted afterwards."""
+    found = [warm(moving(small, file=request.param == "file"))]
+    yield found[0]
+    del request.node.funcargs["model"]  # a reference of pytest that would outlive the tiers
+    assert_moved(found.pop())
+
+
+def warm(model: nn.Module) -> nn.Module:
+    """Return the model with its plan active from the next call on, and unchanged weights and gradients."""
+    loss_of(model, 0).backward()
+    model.zero_grad()
+    return model
+
+
+def gradients(model: nn.Module) -> list[Tensor | None]:
+    return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
+
+
+def assert_equal(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for one, two in zip(found, expected, strict=True):
+        assert (one is None) == (two is None)
+        assert one is None or two is None or torch.equal(one, two)
+
+
+def assert_gradients_of(model: nn.Module, action: Callable[[nn.Module], object]) -> None:
+    plain = small()
+    action(plain)
+    assert_equal(gradients(model), gradients(plain))
+
+
+@cache
+def of_seed(seed: int) -> list[Tensor | None]:
+    plain = small()
+    loss_of(plain, seed).backward()
+    return gradients(plain)
+
+
+def assert_right(model: nn.Module, *, seed: int = 2) -> None:
+    """Assert that a new pass computes correct gradients."""
+    model.zero_grad()
+    loss_of(model, seed).backward()
+    assert_equal(gradients(model), of_seed(seed))
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("file", [False, True])
+@pytest.mark.slow
+def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Callable[..., Tiers], file: bool) -> None:
+    tiers = make_tiers(50, file=file)
+    copies = Copies(tiers)
+    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
+    assert_right(model)
+    assert_moved(model)
+    copies.inject(error=errno.EIO, after_bytes=10 * MIB)
+    for _ in range(2):
+        with pytest.raises(OSError, match="load of") as caught:
+            loss_of(model, 2).backward()
+        assert caught.value.errno == errno.EIO
+        model.zero_grad()
+        del caught
+    assert copies.counters().failed > 0
+    copies.inject()
+    assert_right(model)
+    del model
+    gc.collect()
+    copies.close()
+
+
+def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Callable[..., Tiers]) -> None:
+    tiers = make_tiers(100, file=True)
+    copies, plan = Copies(tiers), moving_plan(small, file=True)
+    units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
+    model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
+    assert_right(model)
+    assert managed(model).counters().offloaded_bytes > 0
+    copies.inject(error=errno.ENOSPC)
+    assert_right(model)
+    assert copies.counters().failed > 0
+    del model
+    gc.collect()
+    copies.close()
+
+
+def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
+    fast = TierSpec(name="fast", kind="ddr", budget_bytes=16 * MIB)
+    tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=16 * MIB, folder=tmp_path)])
+    model = AutoMem(dit(), tiers=tiers)
+    with pytest.raises(MemoryError, match="no memory"):  # both together are smaller than a step
+        train(model)
+    del model
+    gc.collect()
+    assert used_bytes(tiers) == [0, 0]
+    tiers.close()
+
+
+def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_right(model)
+    slow = managed(model).tiers.slow
+    assert slow is not None
+
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise MemoryError("full")
+
+    before = managed(model).counters().offloaded_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, "empty", refuse)
+        assert_right(model)
+    assert managed(model).counters().offloaded_bytes == before > 0
+
+
+class Boom(Exception):
+    """Error raised within a pass."""
+
+
+class FailBackward(torch.autograd.Function):
+    """Identity with a failing gradient."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, dy: Tensor) -> Tensor:
+        raise Boom
+
+
+def fail_forward(model: nn.Module) -> None:
+    def fail(*_: object) -> None:
+        raise Boom
+
+    hook = model.blocks[1].attn.register_forward_hook(fail)  # type: ignore[index,union-attr]
+    with pytest.raises(Boom):
+        loss_of(model, 1)
+    hook.remove()
+
+
+def fail_backward(model: nn.Module) -> None:
+    hook = model.blocks[0].register_forward_hook(lambda module, args, out: FailBackward.apply(out))  # type: ignore[index]
+    with pytest.raises(Boom):
+        loss_of(model, 1).backward()
+    hook.remove()
+
+
+def test_exception_in_forward(model: nn.Module) -> None:
+    fail_forward(model)
+    fast = managed(model).tiers.fast
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
+    for _ in range(2):
+        assert_right(model)
+
+
+def test_exception_in_backward(model: nn.Module) -> None:
+    fail_backward(model)
+    fast = managed(model).tiers.fast
+    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
+    model.zero_grad()
+    gc.collect()
+    assert fast.counters().used_bytes == 0, "all copies must be freed"
+    for _ in range(2):
+        assert_right(model)
+
+
+def test_model_that_is_gone_before_its_backward_pass(moving: Build) -> None:
+    model = warm(moving(small))
+    assert_right(model)
+    loss, parameters = loss_of(model, 2), list(model.parameters())
+    assert managed(model).counters().offloaded_bytes > 0
+    del model
+    gc.collect()
+    loss.backward()
+    assert_equal([parameter.grad for parameter in parameters], of_seed(2))
+
+
+@pytest.mark.parametrize("fail", [fail_forward, fail_backward])
+def test_exception_in_the_warm_up(moving: Build, fail: Callable[[nn.Module], None]) -> None:
+    model = moving(small)
+    fail(model)
+    for _ in range(3):
+        assert_right(model)
+    assert_moved(model)
+
+
+def apart(model: nn.Module) -> None:
+    losses = [loss_of(model, seed) for seed in (1, 2)]
+    for loss in losses:
+        loss.backward()
+
+
+def backwards(model: nn.Module) -> None:
+    losses = [loss_of(model, seed) for seed in (1, 2)]
+    for loss in reversed(losses):
+        loss.backward()
+
+
+def together(model: nn.Module) -> None:
+    (loss_of(model, 1) + loss_of(model, 2)).backward()
+
+
+def over_a_kept_graph(model: nn.Module) -> None:
+    loss = loss_of(model, 1)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+@pytest.mark.parametrize("order", [apart, backwards, together, over_a_kept_graph])
+def test_two_passes_in_any_order(model: nn.Module, order: Callable[[nn.Module], None]) -> None:
+    order(model)
+    assert_gradients_of(model, order)
+
+
+@pytest.mark.parametrize("order", [apart, together])
+def test_two_passes_while_the_step_is_recorded(moving: Build, order: Callable[[nn.Module], None]) -> None:
+    model = moving(small)
+    order(model)
+    assert_gradients_of(model, order)
+    assert_right(model)
+    assert_moved(model)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_gradients_that_are_kept_keep_their_numbers(model: nn.Module, ahead: bool) -> None:
+    """Compute a gradient per task, as in multi-task training, with both forward passes first or interleaved."""
+    losses = [loss_of(model, seed) for seed in (1, 2)] if ahead else []
+    kept = []
+    for task, seed in enumerate((1, 2)):
+        (losses[task] if ahead else loss_of(model, seed)).backward()
+        kept.append([parameter.grad for parameter in model.parameters()])
+        model.zero_grad()
+    assert any(hasattr(parameter, "flat_grad") for parameter in model.parameters()), "gradients must not share memory"
+    for seed in (1, 2):
+        assert_equal(kept[seed - 1], of_seed(seed))
+
+
+def test_forward_without_backward_leaves_nothing(model: nn.Module) -> None:
+    for seed in range(3):
+        loss_of(model, seed)
+    assert_right(model)
+    assert used_bytes(managed(model).tiers)[0] < MIB
+
+
+def test_without_gradients(model: nn.Module) -> None:
+    expected = loss_of(small(), 1).item()
+    for _ in range(2):
+        with torch.no_grad():
+            assert loss_of(model, 1).item() == expected
+        with torch.inference_mode():
+            assert loss_of(model, 1).item() == expected
+        assert_right(model)
+    assert used_bytes(managed(model).tiers)[0] < MIB
+
+
+def test_gradient_of_the_input_alone(model: nn.Module) -> None:
+    def of_input(model: nn.Module) -> Tensor:
+        x = torch.randn(4, 4, 32, 32, generator=torch.Generator().manual_seed(5)).requires_grad_()
+        out = model(x, torch.arange(4), torch.arange(4))
+        return torch.autograd.grad(out.pow(2).mean(), x)[0]
+
+    assert torch.equal(of_input(model), of_input(small()))
+
+
+def test_unit_that_is_called_by_itself_or_left_out(model: nn.Module) -> None:
+    def alone(model: nn.Module) -> None:
+        x, c = (torch.randn(*size, generator=torch.Generator().manual_seed(4)) for size in ((4, 256, 256), (4, 256)))
+        model.blocks[1](x, c).sum().backward()  # type: ignore[operator,index]
+
+    def without(model: nn.Module) -> None:
+        kept = model.blocks
+        model.blocks = kept[:1]  # type: ignore[index]
+        loss_of(model, 1).backward()
+        model.blocks = kept
+
+    for action in (alone, without):
+        model.zero_grad()
+        action(model)
+        assert_gradients_of(model, action)
+    assert_right(model)
+
+
+@pytest.mark.parametrize("step_begins", [False, True])
+def test_weights_changed_before_a_call_are_the_ones_it_uses(model: nn.Module, step_begins: bool) -> None:
+    """Change weights in place or by new data; `.data`, which has no version counter, only before the step begins."""
+    assert_right(model)
+    plain = small()
+    if step_begins:
+        managed(model).begin_step()
+    for one in (model, plain):
+        for number, parameter in enumerate(one.parameters()):
+            if number % 3 == 0:
+                parameter.data = parameter.data * 0.5
+            elif number % 3 == 1 or step_begins:
+                with torch.no_grad():
+                    parameter.mul_(0.5)
+            else:
+                parameter.data.mul_(0.5)
+    if not step_begins:
+        managed(model).begin_step()
+    assert loss_of(model, 2).item() == loss_of(plain, 2).item()

@@ -1,0 +1,110 @@
+"""Tests of the end of management, also early, on errors or within a pass: torch and the model are restored."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dithc.engine.automem import AutoMem
+from dithc.engine.memory import Copies, Tiers, allocator
+from tests.engine.automem.managed import dit, loss_of, managed, train, unmanaged
+from tests.engine.automem.test_faults import fail_backward
+from tests.engine.memory import modes
+
+LARGE = 1 << 20  # elements of fp32: 4 MiB, which the mode serves
+
+
+@pytest.mark.slow
+def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tiers: Callable[..., Tiers]) -> None:
+    if not allocator.available():
+        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
+    tiers = make_tiers(24)
+    model = AutoMem(dit(), tiers=tiers)
+    before = modes.counters().num_served
+    fail_backward(model)
+    assert modes.counters().num_served > before, "the mode must be active in the pass"
+    assert not modes.is_on()
+    assert tiers.tier_of(torch.empty(LARGE)) is None
+    del model
+    gc.collect()
+    tiers.close()
+    assert not modes.is_on()
+    assert float(torch.ones(LARGE).sum()) == LARGE
+
+
+@pytest.mark.slow
+def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
+    if not allocator.available():
+        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
+    seen: list[bool] = []
+
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, dy: torch.Tensor) -> torch.Tensor:
+            waiting.pop().backward()
+            seen.append(modes.is_on())
+            return dy
+
+    model = AutoMem(dit(), tiers=make_tiers(24))
+    waiting = [loss_of(model, 2)]
+    hook = model.blocks[0].register_forward_hook(lambda module, args, out: Inner.apply(out))
+    loss = loss_of(model, 1)
+    hook.remove()
+    loss.backward()
+    assert (seen, modes.is_on()) == ([True], False)
+
+
+@pytest.mark.slow
+def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
+    """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
+    tiers = make_tiers(24)
+    copies = Copies(tiers)
+    model = AutoMem(dit(), tiers=tiers, copies=copies)
+    train(model, steps=3)
+    managing = managed(model)
+    managing.close()
+    before = copies.counters()
+    copies.close()
+    tiers.close()
+    model.load_state_dict(dit().state_dict())
+    model.zero_grad()
+    train(model, before_step=managing.begin_step).assert_same(unmanaged(dit))
+    with torch.no_grad():
+        assert loss_of(model, 5).isfinite()
+    assert managing.active is None
+    assert copies.counters() == before
+    assert managing.counters().loaded_bytes == managing.counters().hits == 0
+
+
+@pytest.mark.slow
+def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callable[..., Tiers]) -> None:
+    model, plain = AutoMem(dit(), tiers=make_tiers(24)), dit()
+    for seed in (1, 2):
+        loss_of(model, seed).backward()
+        model.zero_grad()
+    loss = loss_of(model, 3)
+    managed(model).close()
+    loss.backward()
+    loss_of(plain, 3).backward()
+    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (one.grad is None) == (two.grad is None)
+        assert one.grad is None or two.grad is None or torch.equal(one.grad, two.grad)
+
+
+@pytest.mark.slow
+def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers]) -> None:
+    model = AutoMem(dit(), tiers=make_tiers(24))
+    for seed in (6, 7):
+        loss_of(model, seed, images=1).backward()
+        model.zero_grad()
+    with torch.inference_mode():
+        loss_of(model, 8, images=1)
+    assert managed(model).plan is not None
+    with torch.inference_mode():
+        loss_of(model, 9, images=1)  # follows the plan and renews gradient buffers
+    train(model).assert_same(unmanaged(dit))

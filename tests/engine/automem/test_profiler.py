@@ -1,0 +1,80 @@
+"""Tests of the warm-up trace: saved tensors, bytes and times of a step of a known model."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dithc.engine import hcops
+from dithc.engine.automem import AutoMem, manager
+from dithc.engine.automem.trace import Trace
+from dithc.engine.memory import Tiers
+
+ROWS, WIDTH = 1024, 512  # 2 MiB of fp32 each
+
+
+class Layer(nn.Module):
+    """Linear layer of HCOps: keeps its input and allocates its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return hcops.linear(x, self.weight)
+
+
+class Skipping(nn.Module):
+    """Four layers; the last layer also reads the output of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = self.layers[0](x)
+        middle = self.layers[2](self.layers[1](early))
+        return self.layers[3](early) + middle
+
+
+def traced(model: nn.Module, tiers: Tiers) -> Trace:
+    AutoMem(model, tiers=tiers)
+    for _ in range(3):  # the third call creates the plan and its trace
+        model(torch.ones(ROWS, WIDTH)).sum().backward()
+        model.zero_grad()
+    found = manager(model)
+    assert found is not None
+    assert found.trace is not None
+    return found.trace
+
+
+def test_units_weights_and_saved_tensors_are_those_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
+    trace = traced(Skipping(), make_tiers(64))
+    assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
+    assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
+    # The first layer keeps the model's input, which torch owns; `early` is listed at the unit that saved it first.
+    saved = [[(one.bytes, one.is_input, one.first, one.last_reader) for one in unit.saved] for unit in trace.units]
+    tensor = ROWS * WIDTH * 4
+    assert saved == [[], [(tensor, True, 0, 2)], [(tensor, True, 1, 1)], []]
+
+
+def test_bytes_taken_are_those_of_outputs_and_gradients(make_tiers: Callable[..., Tiers]) -> None:
+    trace = traced(Skipping(), make_tiers(64))
+    tensor, weight = ROWS * WIDTH * 4, WIDTH * WIDTH * 4
+    for unit in trace.units:
+        assert unit.forward_bytes >= tensor
+        assert unit.forward_seconds > 0
+        assert unit.backward_seconds > 0
+        assert all(one.resting_bytes == weight for one in unit.weights)
+    assert all(unit.backward_bytes >= weight for unit in trace.units)
+    assert all(unit.forward_bytes <= 2 * tensor for unit in trace.units)
+    assert trace.outside_bytes == 0
+    assert not trace.gradients_persist
+
+
+def test_what_spills_in_the_warm_up_is_recorded_as_if_it_had_not(make_tiers: Callable[..., Tiers]) -> None:
+    wide, narrow = (traced(Skipping(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
+    tight = traced(Skipping(), make_tiers(4))
+    for one in (narrow, tight):
+        assert [unit.saved for unit in one.units] == [unit.saved for unit in wide.units]
+        assert [unit.forward_bytes for unit in one.units] == [unit.forward_bytes for unit in wide.units]

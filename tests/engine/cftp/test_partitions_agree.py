@@ -1,0 +1,43 @@
+"""The optimizer has the same bits on all partitions. `tests/kernels/test_cases.py` tests the other operators."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.engine import hcops, native
+from dithc.engine.hardware import discover
+from dithc.engine.native import contexts
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+
+# Clusters and threads; with nodes (0, 0) the optimizer follows the clusters' parts of each tensor.
+PARTITIONS = [(1, 1, ()), (1, 2, ()), (2, 2, ()), (1, 3, ()), (2, 3, (0, 0)), (3, 3, ())]
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def adamw() -> list[Tensor]:
+    shapes = [(300, 211), (7,), (5000, 9), (1,), (1025,)]
+    weights, gradients, first, second, averages = (
+        [drawn(*shape, seed=10 * kind + i) for i, shape in enumerate(shapes)] for kind in range(5)
+    )
+    second = [tensor.square() for tensor in second]
+    settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 3, "ema_decay": 0.5}
+    hcops.optimizer.adamw(weights, gradients, first, second, averages=averages, **settings)
+    return [*weights, *first, *second, *averages]
+
+
+def test_bits_are_the_same_on_all_partitions(monkeypatch, use_backend):
+    use_backend("c")
+    found = []
+    for clusters, threads, nodes in PARTITIONS:
+        edges = [threads * cluster // clusters for cluster in range(clusters + 1)]
+        parts = tuple(map(range, edges, edges[1:]))
+        layout = contexts.Layout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
+        context = contexts.new_context(discover(), layout, isa=native.isa())
+        monkeypatch.setattr(native, "context", lambda context=context, **_: context)
+        found.append(adamw())
+        native.library().hc_context_destroy(context)
+    assert all(torch.equal(*pair) for other in found[1:] for pair in zip(other, found[0], strict=True))

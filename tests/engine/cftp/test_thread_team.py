@@ -1,0 +1,95 @@
+"""Tests of `Team`: its threads are where it describes them, have barriers, and sleep when idle."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from dithc.engine import native
+from dithc.engine.cftp import Team
+from dithc.engine.cftp import thread_team as module
+from tests.engine.native.on_threads import on_threads
+
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+
+
+def script(text: str, *, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    return subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout, env=environment
+    )
+
+
+@needs_library
+def test_threads_are_where_the_team_says():
+    team, masks, identities = Team.of(), {}, set()
+    on_threads(lambda thread, _: masks.update({thread: os.sched_getaffinity(0)}))
+    on_threads(lambda *_: identities.add(threading.get_native_id()))
+    assert len(masks) == len(identities) == team.num_threads
+    assert [thread for cluster in team.clusters for thread in cluster] == list(range(team.num_threads))
+    if team.cpus:
+        assert {thread: masks[thread] for thread in masks if thread} == {
+            thread: {cpu} for thread, cpu in enumerate(team.cpus) if thread
+        }
+    assert team.describe().startswith(f"team: {team.num_threads} thread(s) in {len(team.clusters)} cluster(s)")
+
+
+@needs_library
+def test_a_barrier_has_a_price_and_a_team_of_one_has_none():
+    times = Team.of(num_threads=2).barrier_times(count=100, runs=3)
+    assert len(times) == 3
+    assert min(times) > 0
+    assert Team.of(num_threads=1).barrier_seconds() == 0.0
+    with pytest.raises(ValueError, match="hc_barrier_ceiling"):
+        Team.of(num_threads=2).barrier_times(count=-1)
+
+
+def test_without_the_library_the_caller_is_the_team(monkeypatch):
+    monkeypatch.setattr(module.native, "library", lambda: None)
+    team = Team.of(num_threads=8)
+    assert (team.num_threads, team.barrier_seconds()) == (1, 0.0)
+    assert team.describe().startswith("team: the caller alone")
+
+
+def test_numbers_are_written_as_ranges():
+    team = Team(clusters=((0, 1), (2, 3)), cpus=(0, 1, 4, 7), nodes=(0, 1))
+    assert (
+        team.describe()
+        == "team: 4 thread(s) in 2 cluster(s) (2 + 2), pinned to CPUs 0-1,4,7; memory bound to nodes 0-1"
+    )
+
+
+IDLE = """
+import time
+from dithc.engine.hardware import discover
+from dithc.engine import native
+from dithc.engine.native import contexts
+def seconds_of_cpu(spin_nanoseconds, enough=0.0):
+    # What the process uses in 0.4 s, or in as much longer as it takes to use enough.
+    layout = contexts.planned_layout(discover(), 2)
+    made = contexts.new_context(discover(), layout, isa="ref", spin_nanoseconds=spin_nanoseconds)
+    native.library().hc_barrier_ceiling(made, 1000)
+    time.sleep(0.02)
+    before, end = time.process_time(), time.monotonic() + 60
+    time.sleep(0.4)
+    while time.process_time() - before < enough and time.monotonic() < end:
+        time.sleep(0.05)
+    used = time.process_time() - before
+    native.library().hc_context_destroy(made)
+    return used
+idle = [seconds_of_cpu(contexts.SPIN_NANOSECONDS) for _ in range(3)]
+print(min(idle), seconds_of_cpu(10**11, enough=0.09))
+"""
+
+
+@needs_library
+@needs_two_cpus
+@pytest.mark.slow
+def test_an_idle_team_uses_no_cpu():
+    # The best of three, because on a loaded machine other threads of the interpreter may count too.
+    idle, spinning = map(float, script(IDLE).stdout.split())
+    assert idle < 0.04
+    assert spinning > 0.08  # the expected time without sleep

@@ -1,0 +1,309 @@
+"""Tests of the launch line for every launcher; signals, statuses and a dead driver reach the command."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.engine.comm import exit_report
+from dithc.engine.comm.environment import HYDRA_PROXY, STARTED_VARIABLE
+from dithc.engine.comm.launch import supervisor
+from dithc.engine.comm.launch.launch_command import (
+    MpiExec,
+    environment_of,
+    find_mpiexec,
+    launch_line,
+    ranks_meet_through,
+)
+from dithc.engine.comm.launch.supervisor import carried_signal, supervise
+
+COMMAND, MPICH = ["python", "train.py"], MpiExec("/opt/mpiexec", "mpich")
+LIMIT_SECONDS = 600
+# Stops on SIGTERM like a trainer: logs it and exits with "saved, run again". Writes a file when ready.
+STOPPABLE = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+name = os.environ.get("PMI_RANK", "0")
+def stop(number, frame):
+    (folder / f"stopped-{name}").write_text(signal.Signals(number).name)
+    os._exit(75)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, stop)
+(folder / f"ready-{name}").write_text(str(os.getpid()))
+time.sleep(3600)
+"""
+STUBBORN = STOPPABLE.replace("os._exit(75)", "pass").replace(
+    "time.sleep(3600)", "\nfor _ in range(36000): time.sleep(0.1)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _polls(monkeypatch):
+    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.05)
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited {LIMIT_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "dithc", "launch", *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"launcher": "none"}, []),
+        ({"launcher": "mpiexec", "cpus": 8}, []),
+        ({"launcher": "srun", "cpus": 8}, []),
+        (
+            {"launcher": "srun", "nodes": 2, "ranks": 4, "cpus": 8},
+            ["srun --mpi=pmix -N 2 -n 4 -c 8 --ntasks-per-node=2 --kill-on-bad-exit=1 --wait=60"],
+        ),
+        ({"launcher": "mpiexec", "ranks": 2, "mpiexec": MPICH}, ["/opt/mpiexec -n 2"]),
+        ({"launcher": "mpiexec", "nodes": 2, "ranks": 4, "mpiexec": MPICH}, ["/opt/mpiexec -ppn 2 -n 4"]),
+        (
+            {"launcher": "mpiexec", "ranks": 2, "mpiexec": MpiExec("/opt/mpiexec", "openmpi"), "root_user": True},
+            [
+                "/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE",
+                "-x OMP_NUM_THREADS -x DITHC_EXPECTED_RANKS -n 2",
+            ],
+        ),
+    ],
+)
+def test_each_launcher_has_its_line_and_one_rank_needs_none(settings, line):
+    assert " ".join(launch_line(COMMAND, **settings)) == " ".join([*line, *COMMAND])
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "message"),
+    [
+        (COMMAND, {"launcher": "none", "ranks": 2}, "use --launcher mpiexec"),
+        (COMMAND, {"launcher": "srun", "ranks": 1, "nodes": 2}, "at least 1 rank per node"),
+        (COMMAND, {"launcher": "srun", "ranks": 2, "cpus": 0}, "1 or more"),
+        ([], {"launcher": "none"}, "after `--`"),
+    ],
+)
+def test_a_size_that_cannot_be_and_an_empty_command_are_refused(command, settings, message):
+    with pytest.raises(UserError, match=message):
+        launch_line(command, **settings)
+
+
+def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for named, message in (
+        (None, "install an MPI"),
+        ("mpiexec", "absolute path"),
+        ("/nowhere/mpiexec", "absolute path"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_mpiexec(named)
+    beside = tmp_path / "mpiexec"
+    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
+    beside.chmod(0o755)
+    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
+def test_the_exit_status_of_the_command_is_kept(end, status):
+    assert supervise(["sh", "-c", end], environment=os.environ) == status
+
+
+def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
+    settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
+    line = launch_line(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
+    assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
+    job = {"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0", "HOME": "/h"}
+    environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
+    assert environment["SLURM_OVERLAP"] == "1", "a step inside a step waits for the outer one"
+    assert (environment["SLURM_CPU_BIND"], environment["HOME"]) == ("none", "/h")
+    assert not environment.keys() & {"SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_TASK"}, (
+        "they say what a rank has, not a node"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "through"), [("HYDRA build details", "hydra"), ("mpiexec (Open MPI) 5.0.0", "pmix"), (None, "pmix")]
+)
+def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, version, through):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
+    if version:
+        (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{version}'\n")
+        (tmp_path / "mpiexec").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if version is None else os.environ["PATH"])
+    assert ranks_meet_through("auto")[0] == through
+    assert ranks_meet_through("pmi2") == ("pmi2", None)
+
+
+@pytest.mark.mpi
+def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
+    job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "PMI_RANK": "9"}
+    line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
+    environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.count("here")) == (0, 2), done.stderr
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_path, caplog, is_watched):
+    monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "STARTS", 1)
+    folder = tmp_path if is_watched else None
+    status = supervise(["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
+    assert status == 128 + signal.SIGTERM
+    assert "no child process" in caplog.text
+
+
+def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
+    assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="openmpi") == signal.SIGUSR1
+    assert carried_signal(signal.SIGINT, launcher="srun", vendor="other") == signal.SIGUSR1
+    assert carried_signal(signal.SIGTERM, launcher="srun", vendor="other") == signal.SIGUSR1
+    assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="mpich") == signal.SIGTERM
+    assert carried_signal(signal.SIGINT, launcher="none", vendor="other") == signal.SIGINT
+
+
+def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    host = socket.gethostname()
+    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.said-ab")]
+    stale += [tmp_path / f".dithc-met-{host}-{os.getpid()}.17.said-ab"]  # of a process with the current process number
+    others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
+    for path in (*stale, *others):
+        path.touch()
+    assert supervise(["true"], environment=os.environ, meet_in=tmp_path) == 0
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.5)
+    monkeypatch.setattr(supervisor, "STARTS", 2)
+    line = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 3600"]
+    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
+    assert status == 128 + signal.SIGTERM
+    assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
+
+
+@pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])
+def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkeypatch, tmp_path, status, starts):
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "STARTS", 2)
+    code = (
+        "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTED_FILE'] + '.lost')\n"
+        f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
+        "time.sleep(120)"
+    )
+    line = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
+    assert supervise(line, environment=os.environ, meet_in=tmp_path) == status
+    assert (tmp_path / "started").read_text() == "x\n" * starts
+
+
+@pytest.mark.parametrize(("soonest", "starts"), [(60.0, 3), (0.0, 1)])
+def test_signal_number_of_a_launcher_that_ended_at_its_start_is_not_taken_for_wrong_input(
+    monkeypatch, tmp_path, soonest, starts
+):
+    monkeypatch.setattr(supervisor.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(supervisor, "SOONEST_SECONDS", soonest)
+    line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
+    assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
+    assert len((tmp_path / "starts").read_text().split()) == starts
+
+
+def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "STARTS", 1)
+    proxy = tmp_path / HYDRA_PROXY
+    shutil.copy(shutil.which("sh"), proxy)
+    ranks = f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])"
+    line = [sys.executable, "-c", ranks]
+    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
+    assert "a rank ended before the ranks had found each other: ending them" in caplog.text
+
+
+def test_a_program_that_is_not_there_is_an_error():
+    with pytest.raises(UserError, match="/nowhere/program"):
+        supervise(["/nowhere/program"], environment=os.environ)
+
+
+def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
+    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    launch.send_signal(signal.SIGTERM)
+    assert launch.wait(LIMIT_SECONDS) == 75
+    assert (tmp_path / "stopped-0").read_text() == "SIGTERM"
+
+
+def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
+    return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
+
+
+def test_a_driver_on_another_host_is_not_watched():
+    environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
+    line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
+    assert supervise(line, environment=environment) == 0
+
+
+@pytest.mark.slow
+def test_the_command_stops_when_launch_itself_is_killed(tmp_path):
+    launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
+    wait_for((tmp_path / "ready-0").exists, "the command")
+    launch.kill()
+    launch.wait()
+    wait_for((tmp_path / "stopped-0").exists, "the command to stop")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
+    try:
+        find_mpiexec()
+    except UserError as error:
+        pytest.skip(str(error))
+    driver = subprocess.Popen(["sleep", "300"])
+    program = STUBBORN if stubborn else STOPPABLE
+    words = ["--launcher", "mpiexec", "--ranks", "2", "--grace-seconds", "2" if stubborn else "60"]
+    launch = start_launch(*words, "--", sys.executable, "-c", program, str(tmp_path), **driven(driver))
+    ready = [tmp_path / "ready-0", tmp_path / "ready-1"]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in ready), "both ranks")
+    driver.kill()
+    assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
+    assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
+    wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")
+    assert driver.wait() == -signal.SIGKILL  # until here it was a zombie: dead, but not reaped
+
+
+def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
+    say = "import sys; from dithc.engine.comm import exit_report; print(exit_report.once(sys.argv[1]))"
+    line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
+    started = os.environ | {"PMI_RANK": "1"}
+    assert supervise(line, environment=started, meet_in=tmp_path) == 2
+    assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["", "/no folder/met"])
+def test_errors_are_said_in_full_without_dithc_launch_or_a_place_to_write(monkeypatch, place):
+    monkeypatch.setenv(STARTED_VARIABLE, place)
+    assert [exit_report.once("x"), exit_report.once("x")] == ["x", "x"]

@@ -1,0 +1,49 @@
+"""Tests of the cleanup of shared memory: it removes files of killed ranks only."""
+
+import mmap
+import subprocess
+import sys
+
+import pytest
+
+from dithc.engine.comm.launch import shm_cleanup
+
+SIZE = 4096
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(shm_cleanup, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def make(path):
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+def test_only_what_is_new_and_in_nobodys_use_is_removed(folder):
+    old = make(folder / "mpich_shm_1_0")
+    before = shm_cleanup.names()
+    left = [make(folder / name) for name in ("mpich_shm_2_0", "ucx_shm_posix_2", "dithc-2")]
+    others = [old, make(folder / "sem.others"), make(folder / "mpich_shm_3_0"), make(folder / "mpich_shm_4_0")]
+    code = f"import mmap, sys; f = open({str(others[2])!r}, 'r+b'); m = mmap.mmap(f.fileno(), {SIZE}); f.close()"
+    code += "; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()  # another process has mapped a file, and this one has opened another
+        with others[3].open("rb"):
+            shm_cleanup.sweep(before)
+            assert sorted(folder.iterdir()) == sorted(others)
+        other.stdin.close()
+    shm_cleanup.sweep(before)
+    assert sorted(folder.iterdir()) == sorted(others[:2])
+    assert not any(path.exists() for path in left)
+
+
+def test_names_are_taken_from_what_this_process_has_mapped_of_mpich(folder):
+    mine, others = make(folder / "mpich_shm_6_0"), make(folder / "mpich_shm_7_0")
+    with mine.open("r+b") as file, mmap.mmap(file.fileno(), SIZE) as memory:
+        shm_cleanup.take_names_away()
+        memory[0] = 1
+    assert not mine.exists()
+    assert others.exists()

@@ -1,0 +1,85 @@
+"""Tests of the backend dithc-mpi: every collective, type and mode; stock DDP and DTensor; error propagation."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.engine.comm.test_group import run_line, run_program
+
+pytestmark = pytest.mark.mpi
+PROGRAM = "process_group/process_group_program.py"
+SCENES = (
+    "reductions",
+    "movements",
+    "shards",
+    "messages",
+    "fully_sharded",
+    "reduced_gradients",
+    "failures",
+    "failing_backward",
+)
+
+EXACT = ("fully_sharded", "reduced_gradients")  # compared with fp32 on one process
+
+
+def done_lines(ranks: int) -> list[str]:
+    return [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+
+@pytest.mark.sampled("collectives")
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "settings"),
+    [
+        (1, 1, {}),
+        (2, 1, {"collectives": "blocking"}),
+        (2, 1, {"collectives": "iallreduce"}),
+        (2, 1, {}),
+        (4, 1, {}),
+        (2, 2, {}),
+        (4, 2, {}),
+        (4, 2, {"wire": "bf16"}),
+        (3, 2, {}),
+    ],
+    ids=["alone", "blocking", "iallreduce", "2", "4", "nodes-of-one", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
+)
+def test_collectives_and_what_stands_on_them(ranks, nodes, settings):
+    scenes = [scene for scene in SCENES if not settings.get("wire") or scene not in EXACT]
+    environment = {"DITHC_TEST_COMM": json.dumps(settings), "DITHC_TEST_NODES": str(nodes)}
+    done = run_program(PROGRAM, ranks, *scenes, **environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == done_lines(ranks)
+    assert ("the nodes have different numbers of ranks" in done.stderr) == (ranks == 3)
+
+
+def test_ranks_that_stay_away_are_an_error_in_time():
+    done = run_program(PROGRAM, 3, "absent")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == done_lines(3)
+    assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
+
+
+def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_does():
+    program = (
+        "import sys, torch, torch.distributed as dist, dithc.engine.comm.process_group\n"
+        "dist.init_process_group('dithc-mpi')\n"
+        "x = torch.ones(1); dist.all_reduce(x); sys.stdout.write(f'{int(x)}\\n'); dist.destroy_process_group()"
+    )
+    for ranks in (1, 2):
+        done = run_line(ranks, "-c", program)
+        assert (done.returncode, done.stdout.split()) == (0, [str(ranks)] * ranks), done.stderr
+    # half of the env:// variables is an error, as without dithc
+    done = run_line(1, "-c", program, MASTER_ADDR="127.0.0.1")
+    assert done.returncode != 0
+    assert "RANK expected, but not set" in done.stderr
+
+
+def test_communication_threads_have_a_core_that_no_other_thread_uses():
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    done = run_line(2, str(Path(__file__).with_name("core_program.py")), DITHC_EXPECTED_RANKS="2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["apart"] * 2

@@ -1,0 +1,201 @@
+"""Tests of launcher detection and threads: a process is a rank only while served; ranks start in a clean environment."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dithc.core.logging import UserError
+from dithc.engine.comm import connect, group
+from dithc.engine.comm.environment import for_ranks, left_over, started_by
+from dithc.engine.comm.launch import shm_cleanup
+from dithc.engine.comm.launch.launch_command import environment_of
+from dithc.engine.comm.session import _threads
+from dithc.engine.doctor import mpi_slurm as doctor
+from dithc.engine.hardware import RankPlan
+from dithc.engine.hardware.machine import Core
+
+LEFT_OVER = {
+    "PMIX_RANK": "0",
+    "PMIX_NAMESPACE": "slurm.pmix.77.0",
+    "PMIX_SERVER_URI2": "pmix-server.1;tcp4://127.0.0.1:1",
+    "PMIX_SERVER_URI41": "pmix-server.1;tcp4://127.0.0.1:1",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMI_FD": "987",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "MPI_LOCALNRANKS": "4",
+    "MPIR_CVAR_PMI_VERSION": "pmix",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_MPI_TYPE": "pmix",
+}
+JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n1", "HYDRA_HOST_FILE": "/hosts", "HOME": "/h"}
+SETTINGS = {"OMPI_MCA_btl": "self", "PMIX_MCA_gds": "hash", "MPI4PY_LIBMPI": "/lib/libmpi.so"}
+
+
+@pytest.fixture
+def port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(names=st.sets(st.sampled_from(sorted(LEFT_OVER))))
+def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(names: set[str]) -> None:
+    environment = {name: LEFT_OVER[name] for name in names} | JOB | SETTINGS
+    assert started_by(environment) is None
+    for local in (True, False):
+        made = for_ranks(environment, on_this_node=local)
+        assert not left_over(made)
+        assert made["SLURM_JOB_ID"] == "77"
+        assert SETTINGS.items() <= made.items()
+        assert ("SLURM_PROCID" in made, "HYDRA_HOST_FILE" in made) == (not local and "SLURM_PROCID" in names, not local)
+
+
+def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LEFT_OVER.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("one process starts no MPI"))
+    with connect() as alone:
+        assert alone.size == 1
+    with pytest.raises(UserError, match="no launcher"):
+        connect(2)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"PMIX_RANK": "0", "PMIX_SERVER_URI2": "pmix-server.1"}, id="PMIx without an address"),
+        pytest.param({"PMIX_RANK": "0", "PMIX_SERVER_URI": "s:1:/tmp/no-such-socket"}, id="PMIx 1, server gone"),
+        pytest.param({"PMI_RANK": "3", "PMI_SIZE": "8", "PMIX_RANK": "2", "PMIX_NAMESPACE": "x"}, id="no connection"),
+        pytest.param({"PMI_RANK": "0", "PMI_ID": "0", "PMI_PORT": "node1:1"}, id="port that is closed"),
+    ],
+)
+def test_variables_without_a_live_connection_are_left_over(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert started_by(os.environ) is None
+    monkeypatch.setattr(doctor.launch_command, "probe_mpi", lambda: {"error": "not probed"})
+    levels = [finding.level for finding in doctor.mpi(None, Path())]  # type: ignore[arg-type]
+    assert levels[-1] == "ok"
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    monkeypatch.setenv("PMI_CONTROL_PORT", "1")
+    monkeypatch.delenv("PMI_PORT", raising=False)
+    assert [finding.level for finding in doctor.mpi(None, Path())] == ["warn"]  # type: ignore[arg-type]
+
+
+def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, tmp_path: Path) -> None:
+    several = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+    assert started_by({"PMI_ID": "0", "PMI_PORT": f"node1:{port}"}) is not None
+    assert started_by(several) is None
+    assert started_by(several | {"PALS_RANKID": "0"}) is not None
+    proxy = tmp_path / "hydra_pmi_proxy"
+    proxy.symlink_to("/bin/sh")
+    program = f"from dithc.engine.comm.environment import started_by; print(started_by({several}) is not None)"
+    line = [str(proxy), "-c", f'{sys.executable} -c "{program}"; true']
+    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=True)
+    assert done.stdout == "True\n"
+
+
+def test_a_served_rank_is_one(port: str) -> None:
+    address = {"PMIX_SERVER_URI41": f"pmix-server.1;tcp4://127.0.0.1:{port}"}
+    found = started_by({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3", **address})
+    assert found is not None
+    assert found.size == 3
+    one, other = socket.socketpair()
+    with one, other:
+        assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": str(one.fileno())}) is not None
+    assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "987"}) is None
+    step = started_by({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"})
+    assert step is not None
+    assert step.size == 3
+    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script of many tasks is one process"
+
+
+def test_several_nodes_of_a_job_need_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="no srun on PATH"):
+        environment_of(JOB, launcher="mpiexec", nodes=2, hydra=False)
+
+
+def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("MPI serves neither"))
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PALS_RANKID", "0")
+    errors: list[str] = []
+
+    def join() -> None:
+        try:
+            connect()
+        except UserError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(group, "_process", os.getppid())
+    join()
+    assert ["a thread" in errors[0], "a forked child" in errors[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "rank", "is_enough"),
+    [
+        pytest.param(2 << 20, 2 << 20, None, False, id="2 MiB in all"),
+        pytest.param(64 << 20, 1 << 20, None, False, id="nearly full"),
+        pytest.param(0, 0, None, False, id="missing"),
+        pytest.param(64 << 20, 60 << 20, None, True, id="as containers have"),
+        pytest.param(64 << 20, 1 << 20, "0", False, id="nearly full, first rank"),
+        pytest.param(64 << 20, 1 << 20, "1", True, id="taken by the first rank"),
+        pytest.param(2 << 20, 2 << 20, "1", False, id="2 MiB in all, second rank"),
+    ],
+)
+def test_ranks_without_room_in_shared_memory_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, size: int, free: int, rank: str | None, is_enough: bool
+) -> None:
+    monkeypatch.setattr(shm_cleanup, "room", lambda: (size, free))
+    if rank is not None:
+        for name, value in (("PMI_RANK", rank), ("MPI_LOCALRANKID", rank), ("MPI_LOCALNRANKS", "2")):
+            monkeypatch.setenv(name, value)
+    ranks = 2 if rank is None else None
+    if is_enough:
+        return shm_cleanup.check_shared_memory(ranks)
+    with pytest.raises(UserError, match=r"/dev/shm is too small for 2 rank\(s\)[\s\S]*--shm-size"):
+        shm_cleanup.check_shared_memory(ranks)
+    return None
+
+
+FOUR_CORES_OF_TWO = SimpleNamespace(
+    cores=[Core(index=i, cpus=(i, i + 4), cluster=0, die=0, socket=0, node=0) for i in range(4)]
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "launched", "threads"),
+    [
+        pytest.param(4, True, 2, id="all CPUs that a scheduler gave"),
+        pytest.param(2, True, 2, id="as many as cores"),
+        pytest.param(1, True, 1, id="fewer"),
+        pytest.param(6, True, 6, id="more than CPUs"),
+        pytest.param(4, False, 4, id="by hand"),
+    ],
+)
+def test_threads_are_as_many_as_cores_where_a_scheduler_counts_their_hardware_threads(
+    asked: int, launched: bool, threads: int
+) -> None:
+    mine = RankPlan(rank=0, cores=(0, 1), cpus=(0, 4, 1, 5), compute=(0, 1), reserved=(), num_threads=2, pin=True)
+    assert _threads(asked, mine, FOUR_CORES_OF_TWO, launched=launched) == threads  # type: ignore[arg-type]

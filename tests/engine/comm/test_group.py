@@ -1,0 +1,212 @@
+"""Tests of groups at 1, 2 and 4 ranks: agreement, exchange, failed starts, and joint termination."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group, connect
+from dithc.engine.comm.launch.launch_command import find_mpiexec, launch_line
+
+PROGRAM = Path(__file__).parent / "rank_program.py"
+LIMIT_SECONDS = 600
+LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "DITHC_")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(LAUNCHER_VARIABLES):
+            monkeypatch.delenv(name)
+
+
+def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return run_program(PROGRAM.name, ranks, *words, **environment)
+
+
+def run_program(program: str, ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of this folder on several ranks."""
+    return run_line(ranks, str(PROGRAM.parent / program), *words, **environment)
+
+
+def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python with these arguments on several ranks."""
+    try:
+        mpiexec = find_mpiexec()
+    except UserError as error:
+        pytest.skip(str(error))
+    line = launch_line(
+        [sys.executable, *words], launcher="mpiexec", ranks=ranks, mpiexec=mpiexec, root_user=os.geteuid() == 0
+    )
+    return subprocess.run(
+        line,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_one_rank_is_a_group_without_mpi(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # an earlier test of this process may have used it
+    with connect(1) as group:
+        assert (group.rank, group.size, group.local_rank, group.local_size) == (0, 1, 0, 1)
+        group.barrier()
+        assert group.any(True)
+        assert not group.any(False)
+        assert group.broadcast_object("x") == "x"
+        assert group.gather_objects("x") == ["x"]
+        values = torch.arange(3.0)
+        assert torch.equal(group.all_reduce_(values, op="mean"), torch.arange(3.0))
+    assert not torch.distributed.is_initialized()
+    assert "mpi4py.MPI" not in sys.modules
+    with pytest.raises(RuntimeError, match="as it is"), connect(1):
+        raise RuntimeError("as it is")
+
+
+def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
+    with pytest.raises(UserError, match="no launcher started this process"):
+        connect(2)
+    monkeypatch.setenv("DITHC_EXPECTED_RANKS", "4")
+    with pytest.raises(UserError, match="expected: 4"):
+        connect()
+
+
+@pytest.mark.sampled("collectives")
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_agree_and_exchange(ranks):
+    done = run_ranks(ranks, "exchange", str(ranks))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+
+
+@pytest.mark.mpi
+def test_ranks_connect_again_and_inside_a_group_after_work_on_several_threads():
+    done = run_ranks(2, "again", "2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 2 is done" for rank in range(2)]
+
+
+@pytest.mark.mpi
+def test_a_rank_whose_program_has_ended_is_named_when_another_connects_again():
+    started = time.monotonic()
+    done = run_ranks(2, "ended", "2")
+    assert done.returncode == 2, done.stderr
+    assert "the program of rank 1 has ended" in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_a_group_whose_block_has_ended_is_a_user_error():
+    group = Group(rank=1, size=2)
+    for call in (group.barrier, lambda: group.any(False), lambda: group.gather_objects(0), Group.distributed):
+        with pytest.raises(UserError, match="after the end of its"):
+            call()
+
+
+@pytest.mark.mpi
+def test_another_number_of_ranks_than_expected_is_an_error_said_once():
+    done = run_ranks(2, "exchange", "3")
+    assert done.returncode != 0
+    assert done.stderr.count("expected: 3") == 1
+    assert "is done" not in done.stdout
+
+
+@pytest.mark.mpi
+def test_a_launcher_of_another_mpi_is_named_as_the_cause():
+    """Ranks that another vendor's mpiexec starts see no PMI variables of ours: each is a world of one rank."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"prterun.0;tcp4://127.0.0.1:{server.getsockname()[1]}"
+        launcher = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "PMIX_SERVER_URI2": address}
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), "exchange", "2"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            env={**environment, **launcher},
+        )
+    assert done.returncode != 0
+    assert '("0 of 1")' in done.stderr
+    assert "mpiexec next to this Python" in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [("fail", "a rank fails on purpose"), ("fail-early", "a rank fails while it connects"), ("die", "")],
+)
+def test_one_failing_rank_ends_all_within_seconds(scene, words):
+    started = time.monotonic()
+    done = run_ranks(2, scene, "2")
+    assert done.returncode != 0
+    assert time.monotonic() - started < 300
+    assert words in done.stderr
+    assert "is done" not in done.stdout
+    assert scene != "fail" or "r1 | " in done.stderr
+
+
+@pytest.mark.sampled("collectives")
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
+    started = time.monotonic()
+    done = run_ranks(ranks, "killed", str(ranks))
+    assert done.returncode != 0
+    assert time.monotonic() - started < 300
+    assert f"rank {ranks - 1} " in done.stderr
+    assert "was ended by SIGKILL" in done.stderr
+    assert f"rank {ranks - 1} of {ranks} (process" in done.stderr
+    assert "is done" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.sampled("ranks that are stopped")
+@pytest.mark.mpi
+@pytest.mark.parametrize("where", ["after-mpi", "at-parts"])
+def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
+    """The creation of a group waits for the stopped rank without limit."""
+    begun = time.monotonic()
+    done = launched(f"stopped-{where}", folder=tmp_path)
+    assert done.returncode != 0
+    assert time.monotonic() - begun < 120  # allows for a busy machine
+    assert "rank 1 (process" in done.stderr
+    assert "was stopped by a signal for" in done.stderr
+    assert "is done" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.sampled("ranks that are stopped")
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [("stopped-before-mpi", "starting them again"), ("paused", "has been stopped by a signal for 5 s")],
+)
+def test_a_rank_that_is_stopped_before_anything_has_begun_loses_nothing(scene, words, tmp_path):
+    """MPI's own start waits for it without limit, so all ranks are restarted."""
+    done = launched(scene, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stderr
+    assert ("starting them again" in done.stderr) == (scene != "paused")
+    assert done.stdout.count("is done") == 2
+
+
+def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run two ranks by `dithc launch`, with a command that is called like dithc's commands."""
+    command = folder / "dithc"
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{PROGRAM}' {scene} 2\n")
+    command.chmod(0o755)
+    words = [sys.executable, "-m", "dithc", "launch", "--ranks", "2", "--", str(command)]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+
+
+@pytest.mark.mpi
+def test_the_agreed_status_of_a_saved_stop_reaches_the_launcher():
+    assert run_ranks(2, "leave", "2").returncode == 75

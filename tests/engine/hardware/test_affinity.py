@@ -1,0 +1,173 @@
+"""Actual placement compared with the plan: masks, threads, ranks that share a core."""
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dithc.core.logging import UserError
+from dithc.engine.comm.launch.launch_command import find_mpiexec
+from dithc.engine.hardware import discover, plan
+from dithc.engine.hardware.affinity import apply, overlaps, verify
+
+LIMIT_SECONDS = 600
+
+
+@pytest.fixture
+def heard(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    return caplog
+
+
+@pytest.fixture
+def rank_plan(two_sockets):
+    """Return rank 1 of 4 on an emulated machine: CPUs 20-39 and 100-119."""
+    return plan(discover(two_sockets.root), ranks_per_node=4).ranks[1]
+
+
+@pytest.fixture
+def two_cpus(masks_put_back):
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    for thread in os.listdir("/proc/self/task"):  # including threads of a team that an earlier test pinned
+        os.sched_setaffinity(int(thread), cpus)
+    return cpus
+
+
+def kinds(differences):
+    return [difference.kind for difference in differences]
+
+
+def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-39,100-119")
+    two_sockets.task(100, name="python", allowed="20-39,100-119")
+    two_sockets.task(101, name="worker (a) 1", allowed="22")
+    with heard.at_level("INFO"):
+        differences = verify(rank_plan, root=two_sockets.root)
+    assert differences == []
+    assert "verified, 2 thread(s) on CPUs 20-39,100-119" in heard.text
+
+
+def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-25")
+    differences = verify(rank_plan, root=two_sockets.root)
+    assert kinds(differences) == ["process mask", "too few CPUs"]
+    assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in heard.text
+
+
+def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
+    tree = flat_machine(num_cores=4, allowed="0-127")
+    tree.task(1, name="python", allowed="0-127")
+    (only,) = plan(discover(tree.root), ranks_per_node=1).ranks
+    assert kinds(verify(only, root=tree.root)) == []
+
+
+def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, heard):
+    two_sockets.process(allowed="20-39,100-119")
+    for thread in range(5):
+        two_sockets.task(100 + thread, name="pool", allowed="0-159")
+    differences = verify(rank_plan, root=two_sockets.root)
+    assert kinds(differences) == ["thread mask"]
+    assert differences[0].cpus == (*range(20), *range(40, 100), *range(120, 160))
+    assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in heard.text
+
+
+def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, rank_plan):
+    free = replace(rank_plan, rank=0, pin=False)
+    two_sockets.process(allowed="0-9")
+    two_sockets.task(1, name="python", allowed="0-9")
+
+    def found(num_threads, ranks):
+        return kinds(verify(free, num_threads=num_threads, gather=lambda mask: [mask] * ranks, root=two_sockets.root))
+
+    assert (found(10, 1), found(11, 1)) == ([], ["too few CPUs"])
+    assert (found(5, 2), found(6, 2)) == ([], ["shared with a rank"])
+    for thread in (7, 8):
+        two_sockets.task(thread, name="pool", allowed="2")
+    assert found(5, 1) == ["threads on one CPU"]
+
+
+def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, heard):
+    differences = verify(rank_plan, root=tmp_path / "empty", gather=lambda mask: [mask, mask])
+    assert "cannot be verified" in heard.text
+    assert differences == []
+
+
+def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, heard):
+    cores = discover(two_sockets.root).cores
+    two_sockets.process(allowed="20-39,100-119")
+    others = [(100,), rank_plan.cpus, (100, 101), (50,)]
+
+    def gather(mine):
+        assert mine == rank_plan.cpus
+        return others
+
+    differences = verify(rank_plan, gather=gather, cores=cores, root=two_sockets.root)
+    # Rank 0 also shares core 20 with this rank, and reports it itself.
+    assert kinds(differences) == ["shared with a rank"]
+    assert differences[0].cpus == (20, 21, 100, 101)
+    assert "ranks 1 and 2 of this node share" in heard.text
+
+
+def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):
+    cores = discover(two_sockets.root).cores
+    assert overlaps([(0,), (80,)]) == ()
+    assert overlaps([(0,), (80,)], cores=cores) == ((0, 1, (0,)),)
+    assert overlaps([(500,), (500,)], cores=cores) == ((0, 1, (500,)),)
+    assert overlaps([]) == overlaps([(1,)]) == ()
+
+
+@given(st.lists(st.frozensets(st.integers(0, 12), max_size=6), max_size=5))
+def test_overlaps_are_the_common_cpus_of_each_pair(masks):
+    expected = [(a, b, tuple(sorted(masks[a] & masks[b]))) for a, b in combinations(range(len(masks)), 2)]
+    assert overlaps(masks) == tuple(pair for pair in expected if pair[2])
+
+
+def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
+    (planned,) = plan(discover(described=False), ranks_per_node=1).ranks
+    one = replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True)
+    assert kinds(verify(one)) == ["process mask", "thread mask"]
+    apply(one)
+    differences = verify(one)
+    assert differences == []
+
+
+PROGRAM = """
+import os
+from dithc.cli.ranks import ranks
+from dithc.config import load
+if {confine}:
+    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+with ranks(load({{}}), expected=2):
+    pass
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.sampled
+@pytest.mark.parametrize("confine", [False, True])
+def test_two_ranks_on_one_cpu_are_a_warning_of_the_first(two_cpus, confine):
+    try:
+        mpiexec = find_mpiexec().path
+    except UserError as error:
+        pytest.skip(str(error))
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("DITHC_", "OMP_"))}
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-c", PROGRAM.format(confine=confine)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env=clean,
+    )
+    assert done.returncode == 0, done.stderr
+    output = done.stdout + done.stderr
+    assert output.count("ranks 0 and 1 of this node share") == int(confine), output

@@ -1,0 +1,160 @@
+"""A machine description is read back unchanged. An invalid file is rejected with its wrong key."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.engine.hardware import description, discover, plan
+from dithc.engine.hardware.cpu_lists import compact_cores, expand_cores
+from tests.engine.hardware import machines
+from tests.engine.hardware.test_machines import assert_lx2
+
+PROFILES = Path(__file__).parents[3] / "profiles/machines"
+TREES = {
+    "laptop": lambda tree: machines.laptop(tree, low_power=True),
+    "Xeon Max": lambda tree: machines.xeon_max(tree, flat=True),
+    "A64FX": machines.a64fx,
+    "LX2": machines.lx2,
+}
+ONE_CLUSTER = "clusters: [{cores: 0-3}]\n"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_written_machine_is_read_back_as_it_was(tree, tmp_path, name):
+    TREES[name](tree)
+    tree.pool("sys/devices/system/node/node0/hugepages", kib=2048, reserved=7, free=6)
+    machine = discover(tree.root)
+    (tmp_path / "machine.yaml").write_text(description.to_yaml(machine))
+    assert description.read(tmp_path / "machine.yaml") == machine
+
+
+def test_this_machine_is_read_back_as_it_is(tmp_path):
+    machine = discover(described=False)
+    (tmp_path / "machine.yaml").write_text(description.to_yaml(machine))
+    assert description.read(str(tmp_path / "machine.yaml")) == machine
+
+
+def test_a_file_may_say_little(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text("clusters: [{cores: 0-1+4-5}, {cores: [], die: 1}]".replace("[]", "'2+6,3'"))
+    machine = description.read(path)
+    assert [core.cpus for core in machine.cores] == [(0, 4), (1, 5), (2, 6), (3,)]
+    assert (machine.num_dies, machine.num_sockets, machine.memory_bytes) == (2, 1, 0)
+    assert machine.limits.allowed_cpus == (0, 1, 2, 3, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("colour: red\n" + ONE_CLUSTER, "colour"),
+        ("clusters: [{cores: 0-3, speed: 1}]", r"clusters\[0\]\.speed"),
+        (
+            ONE_CLUSTER + "nodes: [{index: 0, cpus: 0-3, memory_bytes: 1, distances: [10], colour: 1}]",
+            r"nodes\[0\]\.colour",
+        ),
+        (ONE_CLUSTER + "nodes: [{index: 0, cpus: 0-3, distances: [10]}]", r"nodes\[0\]\.memory_bytes"),
+        (
+            ONE_CLUSTER + "nodes: [{index: 0, cpus: 0-3, memory_bytes: much, distances: [10]}]",
+            r"nodes\[0\]\.memory_bytes",
+        ),
+        (ONE_CLUSTER + "nodes: 3", "nodes"),
+        (ONE_CLUSTER + "huge_pages: {transparent: never, pools: [[1, 2]]}", r"huge_pages\.pools"),
+        (ONE_CLUSTER + "limits: {allowed_cpus: 0-1, cpu_quota: -1}", r"limits\.cpu_quota"),
+        (ONE_CLUSTER + "tiers: [{kind: fast, nodes: [0], memory_bytes: 1}]", r"tiers\[0\]\.kind"),
+        (ONE_CLUSTER + "slower_cores: 4", "slower_cores"),
+        ("model_name: x", "clusters"),
+        ("clusters: []", "clusters"),
+        ("clusters: [{cores: 0-1+2-4}]", r"clusters\[0\]\.cores"),
+        ("clusters: [{cores: x}]", r"clusters\[0\]\.cores"),
+        ("clusters: [{cores: ''}]", r"clusters\[0\]\.cores"),
+        ("clusters: [{cores: true}]", r"clusters\[0\]\.cores"),
+        ("clusters: [{cores: 0-3}, {cores: 3-5}]", r"clusters\[1\]\.cores"),
+        ("clusters: [{cores: 0-3}, {cores: 4-5, die: 2}]", r"clusters\[1\]\.die"),
+        ("clusters: [{cores: 0-3}, {cores: 4-5, socket: 1}]", r"clusters\[1\]\.socket"),
+        ("- 1", "the file"),
+        ("clusters: [", "cannot be read"),
+        ("clusters: [3]", r"clusters\[0\]"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=named) as error:
+        description.read(path)
+    assert str(path) in str(error.value)
+    assert "fix" in str(error.value)
+
+
+def test_the_machine_of_the_paper_is_described():
+    machine = description.read(PROFILES / "lx2.yaml")
+    assert_lx2(machine)
+    assert {"sve", "sme"} <= set(machine.flags)
+
+
+@pytest.fixture
+def heard(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    return caplog
+
+
+def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_process(monkeypatch, tmp_path, heard):
+    here = discover(described=False)
+    cpus = here.limits.allowed_cpus
+    path = tmp_path / "apart.yaml"
+    path.write_text("clusters:\n" + "".join(f"- {{cores: {cpu}}}\n" for cpu in (*cpus, max(cpus) + 1)))
+    monkeypatch.setenv("DITHC_MACHINE", str(path))
+    machine = discover()
+    assert len(machine.clusters) == len(cpus) + 1
+    assert len(machine.visible_cores) == len(cpus)
+    assert machine.limits.allowed_cpus == cpus
+    assert (machine.caches, machine.model_name, machine.nodes) == (here.caches, here.model_name, here.nodes)
+    assert machine.described_by == str(path)
+    assert str(path) in machine.describe()
+    assert plan(machine, ranks_per_node=1).ranks[0].clusters == tuple((core,) for core in range(len(cpus)))
+    discover()
+    assert heard.text.count("replaces this machine") == 1
+
+
+def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkeypatch):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("this process may not use CPUs 0 and 1")
+    monkeypatch.setenv("DITHC_MACHINE", str(PROFILES / "two-clusters.yaml"))
+    machine = discover()
+    assert (machine.num_dies, [cluster.cores for cluster in machine.clusters]) == (1, [(0,), (1,)])
+    assert plan(machine, ranks_per_node=1).ranks[0].clusters[:2] == ((0,), (1,))
+    assert [rank.clusters for rank in plan(machine, ranks_per_node=2).ranks] == [((0,),), ((1,),)]
+
+
+def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_description(monkeypatch, tree):
+    monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
+    machines.container(tree)
+    assert len(discover(tree.root).cores) == 2
+    assert discover(described=False).described_by == ""
+    with pytest.raises(UserError, match=r"/nowhere\.yaml"):
+        discover()
+
+
+def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text("clusters: [{cores: 100000-100001}]")
+    monkeypatch.setenv("DITHC_MACHINE", str(path))
+    with pytest.raises(UserError, match="cannot replace"):
+        discover()
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"),
+    [
+        ([(0,), (1,), (2,)], "0-2"),
+        ([(0, 80), (1, 81)], "0-1+80-81"),
+        ([(0, 1), (2, 3), (16,), (17,)], "0+1,2+3,16-17"),
+        ([(5,)], "5"),
+        ([(cpu,) for cpu in range(7, 300, 3)], ",".join(map(str, range(7, 300, 3)))),
+    ],
+)
+def test_cores_are_written_short_and_read_back(cores, text):
+    assert compact_cores(cores) == text
+    assert expand_cores(text) == tuple(cores)

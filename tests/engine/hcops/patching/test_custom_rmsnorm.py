@@ -1,0 +1,120 @@
+"""Modules that compute an RMSNorm from several operators: detected by their results, served, and restored."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dithc.engine import hcops, native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
+
+
+class ARMSNorm(nn.Module):
+    """RMSNorm as in transformers."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
+        whole = whole * torch.rsqrt(whole.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * whole.to(x.dtype)
+
+
+class OffsetRMSNorm(ARMSNorm):
+    """RMSNorm as in Gemma, with the weight as an offset from 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
+
+
+class OtherRMSNorm(ARMSNorm):
+    """RMSNorm without eps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))
+
+
+class GatedRMSNorm(ARMSNorm):
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x) * gate
+
+
+def model_of(norm, width=24):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, width), norm(width), nn.Linear(width, 3))
+    nn.init.normal_(model[1].weight)
+    return model
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return [parameter.grad.double() for parameter in model.parameters()]
+
+
+def kinds(patched):
+    return {row.op: row.served for row in patched.table()}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+def test_gradients_are_those_of_float64(dtype, tolerance):
+    model, x = model_of(ARMSNorm).to(dtype), torch.randn(6, 5).to(dtype)
+    truth = gradients(copy.deepcopy(model).double(), x.double())
+    patched = hcops.patch(model, always=True)
+    for found, wanted in zip(gradients(model, x), truth, strict=True):
+        assert (found - wanted).norm() <= tolerance * wanted.norm()
+    assert kinds(patched) == {"linear": True, "rms_norm": True}
+
+
+@pytest.mark.parametrize("norm", [OffsetRMSNorm, OtherRMSNorm])
+def test_what_computes_something_else_is_left_alone(norm):
+    model, x = model_of(norm), torch.randn(6, 5)
+    before = model(x)
+    patched = hcops.patch(model, always=True)
+    assert torch.allclose(model(x), before, rtol=1e-5, atol=1e-5)
+    assert kinds(patched) == {"linear": True}
+    assert "forward" not in vars(model[1])
+
+
+def test_what_takes_another_argument_is_left_alone():
+    norm = GatedRMSNorm(8)
+    hcops.patch(nn.ModuleList([norm]), always=True)
+    assert torch.equal(norm(torch.ones(2, 8), torch.zeros(2, 8)), torch.zeros(2, 8))
+
+
+def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
+    model = model_of(ARMSNorm)
+    x = torch.randn(2, 24)
+    before = model[1](x)
+    patched = hcops.patch(model, always=True)
+    assert torch.equal(model[1](x), before)  # outside of the model's forward
+    with torch.autocast("cpu", torch.bfloat16):  # its weight is fp32, but the layer's output is bf16
+        model(torch.randn(2, 5))
+    assert [row.why for row in patched.table() if row.op == "rms_norm"] == ["types that differ"]
+    plain = copy.deepcopy(model)
+    hcops.unpatch(plain)
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(torch.ones(2, 5)), plain(torch.ones(2, 5)))
+
+
+def test_copies_are_served_and_unpatched_to_the_bit():
+    model, x = model_of(ARMSNorm), torch.randn(6, 5)
+    before, names = model(x), list(model.state_dict())
+    hcops.patch(model, always=True)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with torch.no_grad():
+            model[1].weight.mul_(2)  # the copy has a separate weight
+        assert torch.allclose(twin(x), before, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            model[1].weight.div_(2)
+        hcops.unpatch(twin)
+        assert torch.equal(twin(x), before)
+    hcops.unpatch(model)
+    assert torch.equal(model(x), before)
+    assert list(model.state_dict()) == names
+    assert "forward" not in vars(model[1])

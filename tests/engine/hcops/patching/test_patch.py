@@ -1,0 +1,253 @@
+"""`hcops.patch` on models with common structures: gradients against float64, and complete removal by `unpatch`."""
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dithc.bench.patching.reference_models import Vit
+from dithc.core.logging import UserError
+from dithc.engine import hcops, native
+from dithc.engine.hcops.patching import autotune, dispatch_mode
+from tests.engine.hcops.patching.models import OWN, THEIRS
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
+ROUNDOFF = {"fp32": 2.0**-24, "autocast": 2.0**-8, "bf16": 2.0**-8}
+# Allowed error of the norm of all gradients, in roundoffs, for a chain of about 30 operators. torch's error is below
+# half of it.
+ALLOWED = 40
+
+
+def fresh(name):
+    torch.manual_seed(3)
+    return {**OWN, **THEIRS}[name]()
+
+
+def gradients(model, inputs, *, autocast=False):
+    """Return the gradients of a weighted sum of outputs by name, in float64."""
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        out = model(*inputs)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
+    (out.double() * weights).sum().backward()
+    return {name: p.grad.double().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def off(found, truth):
+    """Return the relative error of all gradients in the 2-norm."""
+    size = sum(t.square().sum() for t in truth.values())
+    return (sum((found[name] - truth[name]).square().sum() for name in truth) / size).sqrt().item()
+
+
+def floating(inputs, dtype):
+    return tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "autocast", "bf16"])
+@pytest.mark.parametrize("name", OWN)
+def test_gradients_are_those_of_float64(name, kind):
+    model, inputs = fresh(name)
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+    model, inputs = model.to(dtype), floating(inputs, dtype)
+    truth = gradients(copy.deepcopy(model).double(), floating(inputs, torch.float64))
+    plain = off(gradients(model, inputs, autocast=kind == "autocast"), truth)
+    patched = hcops.patch(model, always=True)
+    found = off(gradients(model, inputs, autocast=kind == "autocast"), truth)
+    assert all(row.served for row in patched.table()), str(patched)
+    assert found <= max(ALLOWED * ROUNDOFF[kind], 1.2 * plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fp32", "autocast"])
+@pytest.mark.parametrize("name", THEIRS)
+def test_gradients_of_models_of_others_are_those_of_float64(name, kind):
+    model, inputs = fresh(name)
+    autocast = kind == "autocast"
+    truth = gradients(copy.deepcopy(model).double(), floating(inputs, torch.float64))
+    plain = off(gradients(model, inputs, autocast=autocast), truth)
+    patched = hcops.patch(model, always=True)
+    found = off(gradients(model, inputs, autocast=autocast), truth)
+    assert {"linear", "attention"} <= {row.op for row in patched.table() if row.served}
+    assert found <= max(ALLOWED * ROUNDOFF[kind], 1.2 * plain)
+    hcops.unpatch(model)
+    assert off(gradients(model, inputs, autocast=autocast), truth) == plain
+
+
+def test_what_is_called_is_served_and_said():
+    model, inputs = fresh("decoder")
+    patched = hcops.patch(model, always=True)
+    gradients(model, inputs)
+    assert {row.op for row in patched.table()} == {"linear", "rms_norm", "silu", "attention"}
+    lines = str(patched).splitlines()
+    assert lines[0].split()[:2] == ["operator", "shape"]
+    assert any(line.startswith("attention") and "layers.0 and 1 more" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_unpatch_leaves_nothing_behind(name):
+    model, inputs = fresh(name)
+    keys, parameters = list(model.state_dict()), list(model.parameters())
+    hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks), "forward" in vars(m)) for m in model.modules()]
+    before = gradients(model, inputs)
+    hcops.patch(model, always=True)
+    assert list(model.state_dict()) == keys
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    gradients(model, inputs)
+    hcops.unpatch(model)
+    after = gradients(model, inputs)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert hooks == [(len(m._forward_pre_hooks), len(m._forward_hooks), "forward" in vars(m)) for m in model.modules()]
+
+
+@pytest.mark.slow
+def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
+    """The measured ratio decides. It is measured once per process and once per machine."""
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    measured = []
+
+    def measure(theirs, ours, inputs):
+        measured.append(ours().shape)
+        return autotune.Ratio(0.5, is_faster=True) if measured[-1][-1] == 96 else autotune.Ratio(1.5, is_faster=False)
+
+    monkeypatch.setattr(dispatch_mode, "measure", measure)
+    model, inputs = fresh("vit")
+    patched = hcops.patch(model)
+    with caplog.at_level(logging.INFO):
+        gradients(model, inputs)
+        gradients(model, inputs)
+    rows = patched.table()
+    assert {row.served for row in rows} == {True, False}
+    assert all(row.served == (row.ratio == 0.5) for row in rows)
+    assert len(measured) == len(rows)
+    assert sum("patched model" in record.message for record in caplog.records) == 1
+    hcops.unpatch(model)
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())  # another process on this machine
+    hcops.patch(model)
+    gradients(model, inputs)
+    assert len(measured) == len(rows)
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    (path,) = tmp_path.iterdir()
+    path.write_text("damaged")
+    hcops.unpatch(model)
+    hcops.patch(model)
+    gradients(model, inputs)
+    assert len(measured) == 2 * len(rows)
+    assert "measured again" in caplog.text
+
+
+def test_measuring_changes_no_number(monkeypatch):
+    """A real measurement with every ratio above 1 changes neither random numbers nor gradients."""
+    monkeypatch.setenv("DITHC_TUNING", "off")
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    real = autotune.measure
+    monkeypatch.setattr(dispatch_mode, "measure", lambda *given: real(*given)._replace(is_faster=False))
+    model, inputs = fresh("decoder")
+    before, state = gradients(model, inputs), torch.get_rng_state()
+    patched = hcops.patch(model)
+    after = gradients(model, inputs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(row.ratio > 0 for row in patched.table())
+
+
+def test_a_mask_dropout_and_other_types_are_torch_s_and_said():
+    class Odd(nn.Module):
+        def forward(self, x):
+            masked = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(4, 4, dtype=torch.bool))
+            dropped = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+            return (
+                masked
+                + dropped
+                + F.gelu(x.double()).float()
+                + F.layer_norm(x, x.shape[2:])
+                + F.silu(x.clone(), inplace=True)
+            )
+
+    x = torch.randn(1, 2, 4, 8)
+    patched = hcops.patch(model := Odd(), always=True)
+    torch.manual_seed(0)
+    found = model(x)
+    hcops.unpatch(model)
+    torch.manual_seed(0)
+    assert torch.equal(found, model(x))
+    why = {row.why for row in patched.table()}
+    assert why == {
+        "a mask",
+        "dropout",
+        "tensors of torch.float64 on cpu",
+        "a norm over more than the last dimension",
+        "in place",
+    }
+
+
+def test_errors_are_torch_s_own():
+    model = nn.Sequential(nn.Linear(3, 4))
+    hcops.patch(model, always=True)
+    for wrong in (torch.randn(2, 5), torch.randint(0, 2, (2, 3)), torch.randn(2, 3, device="meta")):
+        with pytest.raises(RuntimeError, match=r"mat1|dtype|meta|device"):
+            model(wrong)
+    assert model(torch.randn(2, 3)).shape == (2, 4)  # the mode was closed
+
+
+def test_no_mode_is_left_open_where_a_forward_fails():
+    class Failing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(2, 2))
+
+        def forward(self, x):
+            self.inner(x)
+            raise KeyError
+
+    model = Failing()
+    hcops.patch(model, always=True)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            model(torch.randn(1, 2))
+    assert torch._C._len_torch_function_stack() == 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputation_makes_the_choices_of_the_forward_pass(reentrant):
+    class Checkpointed(Vit):
+        def forward(self, image):
+            x = self.patches(image).flatten(2).transpose(1, 2)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            return self.head(self.norm(x.mean(1)))
+
+    model, image = Checkpointed(width=32, depth=2, heads=2, patch=4, classes=5), torch.randn(2, 3, 16, 16)
+    wanted = backward_of(model, image)
+    hcops.patch(model, always=True)
+    found = backward_of(model, image)
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(wanted, found, strict=True))
+
+
+def backward_of(model, image):
+    model.zero_grad()
+    model(image).square().sum().backward()
+    return [p.grad.clone() for p in model.parameters() if p.requires_grad]
+
+
+def test_patching_twice_is_refused():
+    model, _ = fresh("vit")
+    hcops.patch(model)
+    with pytest.raises(UserError, match="unpatch"):
+        hcops.patch(model)
+
+
+def test_inference_and_second_derivatives():
+    model, inputs = fresh("vit")
+    with torch.inference_mode():
+        wanted = model(*inputs)
+    hcops.patch(model, always=True)
+    with torch.inference_mode():
+        assert torch.allclose(model(*inputs), wanted, rtol=1e-4, atol=1e-5)
+    out = model(*inputs).sum()
+    with pytest.raises(UserError, match="second derivative"):
+        torch.autograd.grad(out, list(model.parameters()), create_graph=True)

@@ -1,0 +1,99 @@
+"""Environment of a patched model: default types, gradient scalers, back ends, read-only folders, Ctrl-C."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.engine import hcops, native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+WIDTH = 48
+
+
+def both(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return output and gradients of a model, unpatched and patched."""
+    found = []
+    for one, is_patched in ((model, False), (copy.deepcopy(model), True)):
+        given = x.clone().requires_grad_()
+        if is_patched:
+            hcops.patch(one, always=True)
+        out = one(given)
+        out.float().square().mean().backward()
+        found.append([out.detach(), given.grad, *(p.grad for p in one.parameters())])
+    return found[0], found[1]
+
+
+def assert_alike(model: nn.Module, x: torch.Tensor, tolerance: float) -> None:
+    for plain, patched in zip(*both(model, x), strict=True):
+        torch.testing.assert_close(patched, plain, rtol=tolerance, atol=tolerance)
+
+
+def test_the_default_type_of_torch_changes_nothing():
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU()), torch.randn(7, WIDTH)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert_alike(model, x, 1e-4)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_rms_norm_without_eps_has_torch_s(dtype):
+    norm = nn.RMSNorm(WIDTH).to(dtype)
+    assert_alike(norm, (1e-3 * torch.randn(5, WIDTH)).to(dtype), 1e-4 if dtype is torch.float32 else 2e-2)
+
+
+def test_a_scaler_of_gradients_keeps_its_say():
+    weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    for weight, is_patched in zip(weights, (False, True), strict=True):
+        optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+        if is_patched:
+            hcops.patch(nn.Linear(1, 1), optimizer)
+        weight.grad = torch.tensor([1.0, 1.0, 1.0, torch.inf])
+        optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.ones(())
+        optimizer.step()
+    assert torch.equal(weights[0], torch.ones(4))
+    assert torch.equal(weights[1], weights[0])
+
+
+def test_a_back_end_that_is_chosen_later_counts():
+    model, x = nn.Sequential(nn.GELU()), torch.randn(3, WIDTH, requires_grad=True)
+    hcops.patch(model, always=True)
+    assert "dithc" in type(model(x).grad_fn).__name__
+    with hcops.use("reference"):
+        assert "dithc" not in type(model(x).grad_fn).__name__
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path / "file" / "below"))
+    model = nn.Linear(WIDTH, WIDTH + 1)
+    hcops.patch(model)
+    assert model(torch.randn(6, WIDTH)).shape == (6, WIDTH + 1)
+
+
+class Stops(nn.Module):
+    """Module that raises KeyboardInterrupt in its first pass."""
+
+    stops = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.stops:
+            self.stops = False
+            raise KeyboardInterrupt
+        return nn.functional.gelu(x)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_pass_that_was_stopped_leaves_nothing_behind(again):
+    model, x = nn.Sequential(nn.Sequential(Stops())), torch.randn(3, WIDTH, requires_grad=True)
+    hcops.patch(model, always=True)
+    with pytest.raises(KeyboardInterrupt):
+        model(x)
+    if again:
+        assert "dithc" in type(model(x).grad_fn).__name__
+    else:
+        hcops.unpatch(model)
+    assert "dithc" not in type(nn.functional.gelu(x).grad_fn).__name__

@@ -1,0 +1,84 @@
+"""Selection of a back end: by name, per operator, and restored at the end of a `with` block."""
+
+from fnmatch import fnmatch
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.engine import hcops, native
+from dithc.engine.hcops import backend as active
+from dithc.engine.hcops import kernel_registry
+from dithc.engine.hcops.autograd import OPERATORS
+from dithc.engine.hcops.kernel_registry import FAST, default, obstacle, raw_of
+from dithc.engine.hcops.spec import SPECS
+
+
+def test_a_back_end_may_serve_only_some_operators_and_wrong_names_change_nothing() -> None:
+    before = hcops.describe()
+    with hcops.use("reference"):
+        with hcops.use("numba", ops=("linear", "silu")):
+            served = {row["op"]: row["backend"] for row in hcops.describe()}
+            assert {op for op, backend in served.items() if backend == "numba"} == {"linear", "silu"}
+        assert {row["backend"] for row in hcops.describe()} == {"reference"}
+        with pytest.raises(UserError, match="magic"):
+            hcops.use("numba", ops=("linear", "magic"))
+        with pytest.raises(UserError, match=r"'cuda'(.|\n)*reference"):
+            hcops.use("cuda")
+        assert {row["backend"] for row in hcops.describe()} == {"reference"}
+    assert hcops.describe() == before
+
+
+@pytest.mark.parametrize("backend", ["reference", "numba", "c"])
+def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_backend) -> None:
+    use_backend(backend)
+    rows = hcops.describe()
+    assert [row["op"] for row in rows] == [spec.name for spec in SPECS]
+    assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
+
+
+@pytest.mark.parametrize("asked", ["", "ref"])
+def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(asked, use_backend, monkeypatch) -> None:
+    use_backend("c")
+    monkeypatch.setenv("HCOPS_ISA", asked)
+    monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
+    native.isa.cache_clear()
+    rows = {row["op"]: row for row in hcops.describe()}
+    expected = "ref, which HCOPS_ISA names" if asked else f"{native.isa()}, the fastest of this CPU"
+    native.isa.cache_clear()
+    assert expected in rows["linear"]["why"]
+    assert "tuning file somewhere" in rows["linear"]["why"]
+    assert all("map_backward" in rows[op]["kernel"] for op in ("exp", "tanh", "gelu"))
+
+
+def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    names = [name for name, _ in native.kernels()]
+    lacking = [
+        spec.name for spec in SPECS if spec.parts and not any(fnmatch(n, part) for n in names for part in spec.parts)
+    ]
+    assert lacking == []
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_every_back_end_has_the_raw_kernels_of_its_lines(backend) -> None:
+    if reason := obstacle(backend):
+        pytest.skip(reason)
+    names = [f"{spec.name}_{way}" for spec in SPECS for way in ("forward", *["backward"] * bool(spec.backward))]
+    assert all(callable(raw_of(backend, name)) for name in names)
+    assert set(OPERATORS) == {spec.name for spec in SPECS} - {"adamw", "sum_of_squares"}
+
+
+def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:
+    monkeypatch.setattr(kernel_registry, "obstacle", lambda backend: None)
+    assert default()[0] == "c"
+    monkeypatch.setattr(kernel_registry, "obstacle", lambda backend: "no library" if backend == "c" else None)
+    assert default() == ("numba", "the fastest back end that works here; not c: no library")
+    monkeypatch.setattr(kernel_registry, "obstacle", lambda backend: "missing")
+    assert default() == ("reference", "not c: missing; not numba: missing")
+
+
+def test_back_end_that_cannot_work_here_is_refused_with_the_reason(monkeypatch) -> None:
+    monkeypatch.setattr(active, "obstacle", lambda backend: "no library")
+    with pytest.raises(UserError, match="no library"):
+        hcops.use("c")

@@ -1,0 +1,169 @@
+"""Tuning file: selection with a margin, validity by key, and rejection of wrong files."""
+
+import dataclasses
+import json
+import logging
+
+import pytest
+import torch
+
+from dithc.engine.hcops import tuning
+from dithc.engine.hcops.tuning import Blocking, Key, Product, Result
+
+KEY = Key(
+    cpu="A CPU (tm) @ 2.0 GHz",
+    caches=((1, "Data", 32768, 2), (2, "Unified", 1048576, 2)),
+    cores=2,
+    threads=2,
+    clusters=1,
+    isa="avx512",
+    dithc="0.1.0",
+    abi=2,
+)
+QKV = Product(1024, 3456, 1152, "forward", "fp32")
+OUT = Product(1024, 1152, 1152, "grad_input", "bf16")
+RESULTS = {
+    QKV: Result(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
+    OUT: Result("torch", 0.8, 0.8, 0.02),
+}
+
+
+@pytest.fixture
+def two_threads():
+    """Use the number of threads of the results above."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Provide an empty folder for tunings and a fixed key for this machine."""
+    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setattr(
+        tuning, "this_machine", lambda: dataclasses.replace(KEY, threads=tuning.torch.get_num_threads())
+    )
+    tuning._choices.cache_clear()
+    yield tmp_path
+    tuning._choices.cache_clear()
+
+
+def test_the_winner_gains_the_margin():
+    assert tuning.winner({"a": [0.90, 0.91, 0.89], "b": [0.95, 0.95, 0.95]}) == "a"
+    assert tuning.winner({"a": [0.98, 0.98, 0.98]}) is None
+    assert tuning.winner({"a": [1.5, 1.5, 1.5]}) is None
+    assert tuning.winner({}) is None
+    assert tuning.winner({"a": [0.6, 0.9, 1.4]}) is None  # its scatter exceeds the gain
+    assert tuning.winner({"a": [0.6, 0.9, 1.4], "b": [0.95, 0.95, 0.95]}) == "b"
+
+
+def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
+    path = tmp_path / KEY.file_name
+    tuning.save(path, KEY, RESULTS)
+    tuning.save(path, KEY, {OUT: Result(None, 1.0, 1.1, 0.03)})
+    assert tuning.load(path, KEY) == {QKV: RESULTS[QKV], OUT: Result(None, 1.0, 1.1, 0.03)}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cpu", "another"), ("cores", 4), ("threads", 1), ("isa", "avx2"), ("dithc", "0.2.0"), ("abi", 3), ("caches", ())],
+)
+def test_any_difference_of_the_machine_is_another_file(field, value, tmp_path, caplog):
+    other = dataclasses.replace(KEY, **{field: value})
+    assert other.file_name != KEY.file_name
+    path = tmp_path / "tuning.json"
+    tuning.save(path, KEY, RESULTS)
+    with caplog.at_level(logging.WARNING):
+        assert tuning.load(path, other) == {}
+    assert field in caplog.text
+    assert "dithc tune" in caplog.text
+
+
+def damaged_contents():
+    good = {
+        "format": tuning.FORMAT,
+        "key": dataclasses.asdict(KEY),
+        "products": [{**QKV._asdict(), **RESULTS[QKV]._asdict(), "choice": {"kc": 256}}],
+    }
+    yield "cut", json.dumps(good)[:-20]
+    yield "not text", "\x00\x01"
+    yield "a list", "[1, 2]"
+    yield "a number", "3"
+    yield "another format", json.dumps(good | {"format": 99})
+    yield "no key", json.dumps({"format": 1, "products": []})
+    for name, row in {
+        "unknown layout": {"layout": "sideways"},
+        "unknown choice": {"choice": "magic"},
+        "unknown blocking": {"choice": {"mc": 1, "speed": 9}},
+        "torch for a gradient that must be fp32": {"layout": "grad_weight", "dtype": "bf16", "choice": "torch"},
+        "larger than an int of C": {"choice": {"kc": 2**31}},
+        "part of a row": {"choice": {"kc": 1.5}},
+        "a product without end": {"m": 2**31},
+        "more cuts than threads": {"choice": {"row_cuts": 2, "column_cuts": 2}},
+        "more threads than there are": {"choice": {"num_threads": 3}},
+        "negative blocking": {"choice": {"mc": -1}},
+        "a cut of clusters that there is not": {"choice": {"cluster_cut": 3}},
+        "blocking of words": {"choice": {"mc": "many"}},
+    }.items():
+        yield name, json.dumps(good | {"products": [good["products"][0] | row]})
+
+
+@pytest.mark.parametrize("content", [pytest.param(text, id=name) for name, text in damaged_contents()])
+def test_a_damaged_file_is_a_warning_with_a_fix_and_the_default(content, tmp_path, caplog):
+    path = tmp_path / "tuning.json"
+    path.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert tuning.load(path, KEY) == {}
+    assert str(path) in caplog.text
+    assert "fix" in caplog.text
+
+
+def test_a_product_takes_its_tuned_choice_and_others_the_default(folder, two_threads):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    assert tuning.choice(*QKV) == RESULTS[QKV].choice
+    assert tuning.choice(*OUT) == "torch"
+    assert tuning.choice(*QKV._replace(m=7)) is None
+
+
+def test_the_summary_names_the_file_and_counts_what_torch_serves(folder, two_threads):
+    assert tuning.summary() is None
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    assert (
+        tuning.summary()
+        == f"tuning file {folder / key.file_name}: 2 of {len(RESULTS)} product(s) tuned, 1 served by torch"
+    )
+
+
+def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, {QKV: RESULTS[QKV]._replace(choice=None)})
+    assert tuning.summary() == f"tuning file {folder / key.file_name}: 0 of 1 product(s) tuned, 0 served by torch"
+    assert tuning.choice(*QKV) is None
+
+
+def test_off_turns_a_tuning_off(folder, monkeypatch):
+    key = tuning.this_machine()
+    tuning.save(folder / key.file_name, key, RESULTS)
+    monkeypatch.setenv("DITHC_TUNING", "off")
+    assert tuning.path_of(key) is None
+    assert tuning.choice(*QKV) is None
+
+
+def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("DITHC_TUNING", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuning.path_of(KEY) == tmp_path / "dithc" / "tuning" / KEY.file_name
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tuning.path_of(KEY) == tmp_path / ".cache" / "dithc" / "tuning" / KEY.file_name
+
+
+def test_trying_a_candidate_is_for_the_body_alone(folder):
+    with tuning.trying("torch"):
+        assert tuning.choice(*QKV) == "torch"
+        with tuning.trying(None):
+            assert tuning.choice(*QKV) is None
+    assert tuning.choice(*QKV) is None

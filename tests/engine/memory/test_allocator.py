@@ -1,0 +1,277 @@
+"""Tests of the allocator mode: torch's tensors come from a pool while it is active, wherever they are freed."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+import torch
+
+from dithc.engine.memory import Pool, allocator
+from tests.engine.memory import modes
+
+MEBI = 1 << 20
+LARGE = MEBI  # elements of fp32: 4 MiB
+
+
+@pytest.fixture
+def pool():
+    if not allocator.available():
+        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
+    made = Pool()
+    yield made
+    gc.collect()
+    assert not modes.is_on()
+    assert made.counters().used_bytes == 0, "a tensor was leaked"
+
+
+def used(pool):
+    return pool.counters().used_bytes
+
+
+def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
+    outside = torch.empty(LARGE)
+    with modes.serving(pool):
+        assert modes.is_on()
+        inside, small, strange = torch.empty(LARGE), torch.empty(1000), torch.empty(LARGE + 1, dtype=torch.int8)
+        assert used(pool) == 4 * MEBI + MEBI + 4096
+        assert inside.data_ptr() % 4096 == 0
+    later = torch.empty(LARGE)
+    assert used(pool) == 4 * MEBI + MEBI + 4096
+    del outside, small, later
+    assert used(pool) == 4 * MEBI + MEBI + 4096
+    del inside
+    assert used(pool) == MEBI + 4096
+    del strange
+    assert used(pool) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool])
+def test_every_type_has_room_for_its_elements(pool, dtype):
+    with modes.serving(pool):
+        tensor = torch.ones(3, 1021, 1031, dtype=dtype)
+    assert used(pool) == -(-tensor.nbytes // 4096) * 4096
+    assert bool((tensor == 1).all())
+    del tensor
+
+
+def test_temporaries_and_gradients_of_autograd_come_from_the_pool_and_are_the_same_numbers(pool):
+    def step(weight, inputs):
+        weight.grad = None
+        torch.nn.functional.gelu(inputs @ weight).softmax(-1).square().sum().backward()
+        return weight.grad
+
+    torch.manual_seed(0)
+    weight, inputs = torch.randn(700, 700, requires_grad=True), torch.randn(900, 700)
+    expected = step(weight, inputs).clone()
+    with modes.serving(pool):
+        found = step(weight, inputs)
+        assert used(pool) == -(-found.nbytes // 4096) * 4096
+    assert torch.equal(found, expected)
+    assert pool.counters().peak_bytes >= 3 * 900 * 700 * 4
+    del found
+    weight.grad = None
+
+
+def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_of_the_mode(pool):
+    with modes.serving(pool):
+        tensor = torch.arange(LARGE, dtype=torch.float32)
+        copy = tensor.clone()
+    assert used(pool) == 8 * MEBI
+    tensor.resize_(3 * LARGE)  # outside of the mode: torch's allocator; the block is returned
+    assert used(pool) == 4 * MEBI
+    assert torch.equal(tensor[:LARGE], copy)
+    with modes.serving(pool):
+        copy.resize_(2 * LARGE)
+        assert used(pool) == 8 * MEBI
+        copy.untyped_storage().resize_(0)
+        assert used(pool) == 0
+        copy.untyped_storage().resize_(8 * LARGE)
+        assert used(pool) == 8 * MEBI
+        tensor.untyped_storage().resize_(0)
+    del tensor, copy
+
+
+def fails(kept):
+    kept.append(torch.empty(LARGE))
+    kept[0].reshape(3)
+
+
+def test_modes_nest_and_end_with_an_exception(pool):
+    inner = Pool()
+    with modes.serving(pool):
+        kept = []
+        with pytest.raises(RuntimeError, match="shape"), modes.serving(inner):
+            fails(kept)
+        again = torch.empty(2 * LARGE)
+        assert (used(inner), used(pool)) == (4 * MEBI, 8 * MEBI)
+    assert not modes.is_on()
+    del kept, again
+    assert used(inner) == 0
+
+
+def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
+    wrong, passed = [], []
+
+    def work(value):
+        own = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
+        with modes.serving(pool):
+            for turn in range(40):
+                tensor = torch.empty(LARGE // 2 + turn).fill_(value)
+                if not bool((tensor == value).all()):
+                    wrong.append(value)
+            passed.append(tensor)
+        del own
+
+    before = modes.counters().num_served
+    with modes.serving(pool):
+        threads = [threading.Thread(target=work, args=(float(value),)) for value in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert modes.counters().num_served - before >= 4 * 40
+    assert [float(tensor.mean()) for tensor in passed] == [float(tensor[0]) for tensor in passed]
+    passed.clear()
+
+
+def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
+    below = Pool()
+    closed = Pool(next=below)
+    held, is_entered, is_closed, said = weakref.ref(closed.held), threading.Event(), threading.Event(), []
+
+    def work():
+        with modes.serving(closed):
+            is_entered.set()
+            is_closed.wait(600)
+            before = modes.counters().num_refused
+            said.extend((float(torch.ones(LARGE).sum()), modes.counters().num_refused - before, held() is not None))
+        said.append(held() is None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_entered.wait(600)
+    closed.close()
+    below.close()
+    is_closed.set()
+    thread.join()
+    assert said == [LARGE, 1, True, True]
+
+
+def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):
+    full, before = Pool(budget_bytes=2 * MEBI), modes.counters()
+    with modes.serving(full):
+        kept = torch.zeros(LARGE)
+    after = modes.counters()
+    assert (after.num_refused - before.num_refused, after.refused_bytes - before.refused_bytes) == (1, 4 * MEBI)
+    assert (used(full), float(kept.sum())) == (0, 0.0)
+
+
+def test_what_a_full_pool_has_not_comes_from_the_pool_below_it(pool):
+    before = modes.counters().num_refused
+    with modes.serving(Pool(budget_bytes=6 * MEBI, next=pool)):
+        kept = [torch.zeros(LARGE) for _ in range(3)]
+    assert (used(pool), modes.counters().num_refused) == (8 * MEBI, before)
+    kept.clear()
+
+
+def test_what_nobody_has_is_torchs_error(pool):
+    before = modes.counters().num_refused
+    with modes.serving(pool), pytest.raises(RuntimeError, match="allocate"):
+        torch.empty(1 << 58, dtype=torch.uint8)
+    assert modes.counters().num_refused == before + 1
+    assert modes.counters().live_bytes == 0
+
+
+@pytest.mark.slow
+def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
+    with modes.serving(pool):
+        kept = torch.full((LARGE,), 1.0)
+        child = os.fork()
+        if child == 0:  # without OpenMP, which does not survive a fork
+            signal.alarm(20)
+            is_off, before = not modes.is_on(), used(pool)
+            outside = torch.empty(LARGE)
+            is_right = is_off and used(pool) == before and outside.numel() == LARGE
+            del kept
+            os._exit(0 if is_right and used(pool) == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert float(kept.sum()) == LARGE
+    del kept
+
+
+FORK_UNDER_LOAD = """
+import os, signal, threading, torch
+from dithc.engine.memory import Pool, allocator
+from tests.engine.memory import modes
+torch.set_num_threads(1)
+pool, stop = Pool(), False
+def work():
+    with modes.serving(pool):
+        while not stop:
+            torch.empty(1 << 20)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        torch.empty(1 << 20)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop = True
+thread.join()
+kept = [torch.empty(1 << 20)]
+with modes.serving(pool):
+    kept.append(torch.empty(1 << 20))
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_forks_while_a_thread_allocates_and_tensors_that_live_until_the_end_do_no_harm(pool):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_UNDER_LOAD], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@pytest.fixture
+def without_extension(pool, monkeypatch, tmp_path):
+    monkeypatch.setattr(allocator, "path_of", lambda version: tmp_path / f"none_{version}.so")
+    allocator._load.cache_clear()
+    yield
+    allocator._load.cache_clear()
+
+
+def test_without_the_extension_the_mode_does_nothing_and_says_why(without_extension, pool, caplog):
+    caplog.set_level("INFO")
+    with modes.serving(pool):
+        kept = torch.empty(LARGE)
+        assert (modes.is_on(), used(pool), kept.numel()) == (False, 0, LARGE)
+    assert not allocator.available()
+    assert "--no-build-isolation" in allocator.reason()
+    assert "torch's own tensors stay with torch's allocator" in caplog.text
+
+
+def test_extension_for_another_torch_is_not_used(pool):
+    path = allocator.path_of(allocator.base_version(torch.__version__))
+    found = allocator.open_extension(path, version="9.9.9")
+    assert found.library is None
+    assert "this is 9.9.9" in found.reason
+
+
+def test_file_that_is_no_extension_is_a_reason(pool, tmp_path):
+    path = tmp_path / "_torch_allocator_2_13_0.so"
+    path.write_bytes(b"not a library")
+    assert "is damaged" in allocator.open_extension(path, version="2.13.0").reason
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0.dev20260101+cpu"])
+def test_name_of_the_extension_is_of_the_headers_version(version):
+    assert allocator.path_of(allocator.base_version(version)).name == "_torch_allocator_2_13_0.so"

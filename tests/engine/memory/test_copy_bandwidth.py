@@ -1,0 +1,76 @@
+"""Tests of measured copy rates: of a single stream, and of the disk instead of the page cache."""
+
+import os
+
+import pytest
+
+from dithc.engine import native
+from dithc.engine.memory import copy_bandwidth
+from dithc.engine.memory.copy_engine import Copies
+
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Reset all measurements."""
+    monkeypatch.setattr(copy_bandwidth, "_of_folder", {})
+    copy_bandwidth.into_memory.cache_clear()
+    yield
+    copy_bandwidth.into_memory.cache_clear()
+
+
+@needs_library
+def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
+    seen = []
+
+    class Watched(Copies):
+        def close(self):
+            seen.append(self.counters())
+            super().close()
+
+    monkeypatch.setattr(copy_bandwidth, "Copies", Watched)
+    rate = copy_bandwidth.into_memory(())
+    (counters,) = seen
+    assert counters.blocking_bytes == 0
+    assert counters.loaded_bytes == copy_bandwidth.ROUNDS * copy_bandwidth.PROBE_BYTES
+    assert rate >= counters.loaded_bytes / counters.busy_seconds["load"]  # the best of them
+
+
+def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
+    calls = []
+
+    def watched(name):
+        true = getattr(os, name)
+
+        def call(*arguments):
+            calls.append(name)
+            return true(*arguments)
+
+        return call
+
+    for name in ("pwrite", "fdatasync", "posix_fadvise", "preadv"):
+        monkeypatch.setattr(os, name, watched(name))
+    size = 6 << 20
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        rates = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
+        again = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
+    assert calls == 3 * ["pwrite", "pwrite", "fdatasync"] + 3 * ["posix_fadvise", "preadv", "preadv"]
+    assert (tmp_path / "file").stat().st_size == size
+    assert min(rates) > 0
+    assert again is rates
+
+
+def test_what_a_disk_is_slow_at_shows_in_that_rate_alone(tmp_path, monkeypatch):
+    true = os.fdatasync
+
+    def slow(file):
+        true(file)
+        copy_bandwidth.sleep(0.05)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    size = 1 << 20
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        rates = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
+    assert rates.write <= size / 0.05
+    assert rates.read > rates.write

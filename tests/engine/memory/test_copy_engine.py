@@ -1,0 +1,441 @@
+"""Tests of background copies: content, priority, errors to waiting callers, no leaks, no remaining threads."""
+
+import errno
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.engine.hardware import discover
+from dithc.engine.memory import copy_engine as module
+from dithc.engine.memory.copy_engine import Copies
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+PART = 4 << 20  # HC_COPY_PART_BYTES
+MOST_SECONDS = 600.0
+
+
+class FileTier:
+    """Tier in a mapped file, which copies access by its descriptor."""
+
+    def __init__(self, path: Path, num_bytes: int):
+        path.write_bytes(bytes(num_bytes))
+        self.file = path.open("r+b")
+        self.map = mmap.mmap(self.file.fileno(), num_bytes)
+        self.tensor = torch.frombuffer(self.map, dtype=torch.uint8)
+
+    def mapping(self):
+        return self.tensor.data_ptr(), self.tensor.nbytes, self.file.fileno()
+
+
+class BrokenFile:
+    """Tier with a mapping in memory and a descriptor chosen by a test."""
+
+    def __init__(self, descriptor: int, num_bytes: int):
+        self.descriptor = descriptor
+        self.tensor = torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def mapping(self):
+        return self.tensor.data_ptr(), self.tensor.nbytes, self.descriptor
+
+
+class Memory:
+    def mapping(self):
+        return None
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def new(*arguments, **settings) -> Copies:
+        made.append(Copies(*arguments, **settings))
+        return made[-1]
+
+    yield new
+    for copies in made:
+        copies.close()
+        assert not copies._engine.kept
+
+
+@pytest.fixture
+def copies(make):
+    return make()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail after a minute."""
+    end = time.monotonic() + MOST_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def numbers(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.arange(count).remainder(251).to(dtype)
+
+
+SIZES = (0, 1, 63, 64, 65, 4095, 100_003, PART // 4 - 1, PART // 4, 2 * PART // 4 + 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_a_copy_is_what_torch_copies(copies, dtype):
+    for count, offset in product(SIZES, (0, 3)):
+        source, target = numbers(count + offset, dtype)[offset:], torch.zeros(count + 2 * offset, dtype=dtype)
+        copies.wait(copies.submit(target[offset : offset + count], source, stream="load"))
+        assert torch.equal(target[offset : offset + count], source)
+        assert not target[:offset].any()  # adjacent memory is unchanged
+        assert not target[offset + count :].any()
+        target.zero_()
+        copies.now(target[offset : offset + count], source)
+        assert torch.equal(target[offset : offset + count], source)
+        assert not target[offset + count :].any()
+
+
+def test_counters_say_what_was_copied_and_by_whom(copies):
+    source, target = numbers(PART), torch.empty(PART)
+    tickets = [
+        copies.submit(target, source, stream="load"),
+        copies.submit(torch.empty(10), source[:10], stream="offload"),
+    ]
+    for ticket in tickets:
+        copies.wait(ticket)
+        assert copies.is_done(ticket)
+    found = copies.counters()
+    assert (found.loaded_bytes, found.offloaded_bytes, found.failed, found.queued_bytes) == (target.nbytes, 40, 0, 0)
+    assert found.busy_seconds["load"] > 0
+    assert found.stall_seconds >= 0
+    copies.now(target, source)
+    assert copies.counters().blocking_bytes == found.blocking_bytes + target.nbytes
+    assert copies.counters().loaded_bytes == found.loaded_bytes
+
+
+def test_failures_reach_who_waits_and_nobody_else(copies):
+    copies.inject(error=errno.EIO, after_bytes=4000)
+    source = numbers(1000)
+    tickets = [copies.submit(torch.empty(1000), source, stream="load") for _ in range(3)]
+    copies.wait(tickets[0])
+    for ticket in tickets[1:] * 2:  # also a second time
+        with pytest.raises(OSError, match="load of 4000 bytes: Input/output error"):
+            copies.wait(ticket)
+    with pytest.raises(OSError, match="Input/output"):
+        copies.now(torch.empty(1000), source)
+    assert copies.counters().failed == 3
+    copies.inject()
+    target = torch.empty(1000)
+    copies.wait(copies.submit(target, source, stream="load"))
+    assert torch.equal(target, source)
+
+
+def test_failures_that_nobody_waits_for_are_logged(copies, caplog):
+    copies.inject(error=errno.ENOSPC)
+    copies.submit(torch.empty(1000), numbers(1000), stream="offload")
+    copies.drain()
+    assert "offload of 4000 bytes failed: No space left on device" in caplog.text
+
+
+def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
+    tier = FileTier(tmp_path / "tier", 4 * PART)
+    copies = make([Memory(), tier])
+    source, count = numbers(PART + 4097, torch.uint8), PART + 4097
+    place, other = tier.tensor[8192 : 8192 + count], tier.tensor[2 * PART : 2 * PART + count]
+    copies.wait(copies.submit(place, source, stream="offload"))
+    assert (tmp_path / "tier").read_bytes()[8192 : 8192 + count] == source.numpy().tobytes()
+    assert torch.equal(place, source)  # the mapping shows the written data
+    copies.now(other, place)  # within the file
+    target = torch.zeros_like(source)
+    copies.wait(copies.submit(target, other, stream="load"))
+    assert torch.equal(target, source)
+    assert not tier.tensor[:8192].any()
+
+
+def test_errors_of_a_file_are_the_systems(make, tmp_path):
+    with open("/dev/full", "r+b", buffering=0) as full, (tmp_path / "short").open("w+b") as short:
+        for descriptor, target_is_file, expected in (
+            (full.fileno(), True, errno.ENOSPC),
+            (short.fileno(), False, errno.EIO),  # the file ends before its mapping
+            (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
+        ):
+            tier = BrokenFile(descriptor, 5000)
+            copies, memory = make([tier]), torch.zeros(5000, dtype=torch.uint8)
+            pair = (tier.tensor, memory) if target_is_file else (memory, tier.tensor)
+            with pytest.raises(OSError) as caught:
+                copies.wait(copies.submit(*pair, stream="offload"))
+            assert caught.value.errno == expected
+            with pytest.raises(OSError) as caught:
+                copies.now(*pair)
+            assert caught.value.errno == expected
+
+
+LIMITED = """
+import resource, sys, torch
+from dithc.engine.memory.copy_engine import Copies
+file = open(sys.argv[1], "w+b")
+class Tier:
+    tensor = torch.zeros(3 << 20, dtype=torch.uint8)
+    def mapping(self):
+        return self.tensor.data_ptr(), self.tensor.nbytes, file.fileno()
+tier = Tier()
+source = torch.full((3 << 20,), 7, dtype=torch.uint8)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))
+copies = Copies([tier])
+try:
+    copies.wait(copies.submit(tier.tensor, source, stream="offload"))
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.slow
+def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
+    """With a limit on file sizes the first write is short, and only the next write fails."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "file")], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)]), done.stderr
+    assert (tmp_path / "file").stat().st_size <= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [
+        (torch.empty(10), torch.empty(11)),
+        (torch.empty(10), torch.empty(10, dtype=torch.bfloat16)),
+        (torch.empty(10, 4).t(), torch.empty(4, 10)),
+        (torch.empty(4, 10), torch.empty(10, 4).t()),
+        (torch.empty(10, device="meta"), torch.empty(10)),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(copies, target, source):
+    for attempt in (lambda: copies.submit(target, source, stream="load"), lambda: copies.now(target, source)):
+        with pytest.raises(ValueError, match="copy: "):
+            attempt()
+    whole = torch.empty(20)
+    with pytest.raises(ValueError, match="overlap"):
+        copies.submit(whole[5:15], whole[:10], stream="load")
+    copies.now(whole[10:], whole[:10])
+    assert not copies._engine.kept
+
+
+def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
+    copies = make()
+    copies.inject(delay_seconds=1000)
+    source, target = numbers(1000), torch.empty(1000)
+    gone = [weakref.ref(source), weakref.ref(target)]
+    ticket = copies.submit(target, source, stream="load")
+    del source, target
+    copies.retire()
+    assert all(one() is not None for one in gone)
+    copies.inject()
+    until(lambda: copies.is_done(ticket))
+    copies.retire()
+    assert [one() for one in gone] == [None, None]
+
+
+def test_drain_finishes_everything_and_drops_it(copies):
+    source = numbers(PART // 4)
+    targets = [torch.empty_like(source) for _ in range(6)]
+    for index, target in enumerate(targets):
+        copies.submit(target, source, stream=("load", "offload")[index % 2])
+    copies.drain()
+    assert all(torch.equal(target, source) for target in targets)
+    assert not copies._engine.kept
+
+
+def test_many_python_threads_share_one_engine(copies):
+    wrong = []
+
+    def work(value):
+        for count in (1, 1000, PART // 4 + 3):
+            source, target = torch.full((count,), float(value)), torch.zeros(count)
+            ticket = copies.submit(target, source, stream=("load", "offload")[value % 2])
+            copies.retire()
+            copies.wait(ticket)
+            wrong.extend([value] * (not torch.equal(source, target)))
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_closing_cancels_what_nobody_has_begun(make):
+    copies = make()
+    copies.inject(delay_seconds=1000)
+    parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
+    source, cancelled = numbers(parts * PART, torch.uint8), []
+    begun, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
+    until(lambda: copies.counters().queued_bytes == (2 * parts - 1) * PART)
+
+    def wait() -> None:
+        with pytest.raises(RuntimeError, match="closed first"):
+            copies.wait(queued)
+        cancelled.append(queued)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: copies.counters().queued_bytes < (2 * parts - 1) * PART)
+    copies.close()
+    waiting.join(MOST_SECONDS)
+    assert cancelled == [queued]
+    with pytest.raises(RuntimeError, match="closed first"):
+        copies.wait(begun)
+    with pytest.raises(RuntimeError, match="closed"):
+        copies.submit(torch.empty(1), torch.empty(1), stream="load")
+    assert (copies.counters().failed, copies.counters().queued_bytes) == (2, 0)
+    copies.close()
+
+
+def tasks() -> dict[str, list[Path]]:
+    """Return the threads of this process by name."""
+    found: dict[str, list[Path]] = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found.setdefault((task / "comm").read_text().strip(), []).append(task)
+    return found
+
+
+def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
+    core = discover().visible_cores[-1]
+    copies = make(offload_core=core.index)
+    until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
+    (task,) = tasks()["dithc-offload"]
+    assert os.sched_getaffinity(int(task.name)) == {core.cpus[0]}
+    (free,) = tasks()["dithc-load"]
+    assert os.sched_getaffinity(int(free.name)) == os.sched_getaffinity(0)
+    lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+    assert int(lines["SigBlk"], 16) >> (signal.SIGINT - 1) & 1
+    copies.wait(copies.submit(torch.empty(PART), numbers(PART), stream="offload"))
+    until(lambda: (task / "status").read_text().split("State:\t")[1][0] == "S")
+    before = (task / "schedstat").read_text().split()[0]
+    time.sleep(0.3)
+    assert (task / "schedstat").read_text().split()[0] == before  # nanoseconds on a CPU
+    copies.close()
+    until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
+
+
+def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
+    copies = Copies()
+    ticket = copies.submit(torch.empty(PART), numbers(PART), stream="load")
+    del copies, ticket
+    gc.collect()
+    until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
+
+
+def test_a_core_that_is_not_ours_is_refused():
+    with pytest.raises(UserError, match="core of the load thread"):
+        Copies(load_core=100_000)
+
+
+def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(make, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_cpus", lambda cores: (8191, -1))
+    make()
+    assert "no threads on CPUs (8191, -1)" in caplog.text
+    library = native.library()
+
+    class WithoutThreads:
+        def __getattr__(self, name):
+            return getattr(library, name)
+
+        def hc_copies_create(self, context, with_threads, cpus, handle):
+            raise ValueError("a thread that the system refused")
+
+    monkeypatch.setattr(module.native, "library", WithoutThreads)
+    with pytest.raises(UserError, match="ulimit -u"):
+        make()
+
+
+def test_without_the_library_it_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(module.native, "library", lambda: None)
+    with pytest.raises(UserError, match="train without memory tiers"):
+        Copies()
+
+
+def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
+    copies = make()
+    copies.inject(delay_seconds=0.01)
+    source, target = numbers(PART), torch.empty(PART)
+    ticket = copies.submit(target, source, stream="load")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        told = 0
+        for attempt in (
+            lambda: copies.submit(target, source, stream="load"),
+            lambda: copies.wait(ticket),
+            lambda: copies.is_done(ticket),
+            copies.drain,
+            copies.counters,
+        ):
+            try:
+                attempt()
+            except RuntimeError as error:
+                told += "forked" in str(error)
+        copies._end()
+        os._exit(0 if told == 5 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    copies.wait(ticket)
+    assert torch.equal(target, source)
+
+
+EXIT = """
+import sys, torch
+from dithc.engine.memory.copy_engine import Copies
+copies = Copies()
+copies.inject(delay_seconds=float(sys.argv[1]))
+kept = [copies.submit(torch.empty(8 << 20), torch.ones(8 << 20), stream=s) for s in ("load", "offload") * 4]
+if sys.argv[2] == "raise":
+    raise KeyError("on purpose")
+"""
+
+
+@pytest.mark.parametrize(("delay", "end"), [(1000, "return"), (0, "raise")])
+@pytest.mark.slow
+def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", EXIT, str(delay), end],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == (end == "raise"), done.stderr
+    assert "Fatal" not in done.stderr
+
+
+INTERRUPTED = """
+import signal, torch
+from dithc.engine.memory.copy_engine import Copies
+copies = Copies()
+copies.inject(delay_seconds=1000)
+ticket = copies.submit(torch.empty(10), torch.ones(10), stream="load")
+while copies.counters().queued_bytes:
+    pass
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+try:
+    copies.wait(ticket)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.slow
+def test_a_user_can_interrupt_a_wait():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr

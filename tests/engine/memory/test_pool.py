@@ -1,0 +1,346 @@
+"""Tests of the pool: ordinary tensors, with memory reused after the last one is freed on any thread."""
+
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from random import Random
+
+import pytest
+import torch
+
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.engine.memory import Pool
+from dithc.engine.memory import pool as module
+from dithc.engine.numa import residence
+
+MEBI = 1 << 20
+
+
+@pytest.fixture
+def pool():
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    return Pool()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(MEBI,), (3, 1000, 1001), (1, 1, 1, 1024, 1024)])
+def test_tensor_is_contiguous_aligned_and_writable(pool, shape, dtype):
+    tensor = pool.empty(shape, dtype)
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (torch.Size(shape), dtype, True)
+    assert tensor.data_ptr() % 4096 == 0
+    assert float(tensor.fill_(2.0).double().mean()) == 2.0
+
+
+def test_block_is_used_again_when_the_last_view_is_gone(pool):
+    tensor = pool.empty((MEBI,), torch.float32)
+    address, view = tensor.data_ptr(), tensor[10:].view(2, -1)
+    del tensor
+    other = pool.empty((MEBI,), torch.float32)
+    assert other.data_ptr() != address
+    del view
+    assert pool.empty((MEBI,), torch.float32).data_ptr() == address
+    small = pool.empty((100,), torch.float32)  # from torch
+    counters = pool.counters()
+    assert (pool.holds(small.data_ptr()), counters.hits, counters.misses) == (False, 1, 2)
+
+
+STRANGE = [torch.int64, torch.bool, torch.uint8, torch.float16, torch.complex64, torch.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("dtype", STRANGE, ids=str)
+@pytest.mark.parametrize("shape", [(3,), (5, 7), (), (1,) * 12])
+def test_tensor_of_any_type_and_size_comes_from_the_pool_where_nothing_is_too_small(pool, dtype, shape):
+    tensor = pool.empty(shape, dtype, floor_bytes=0)
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (torch.Size(shape), dtype, True)
+    assert pool.holds(tensor.data_ptr())
+    assert pool.counters().used_bytes == 4096
+    assert tensor.copy_(torch.ones(shape)).to(torch.complex128).sum() == tensor.numel()
+    del tensor
+    assert pool.counters().used_bytes == 0
+
+
+def test_without_the_library_it_is_torchs_allocator(monkeypatch):
+    monkeypatch.setattr(module.native, "library", lambda: None)
+    pool = Pool()
+    assert pool.empty((MEBI,), torch.float32).shape == (MEBI,)
+    assert pool.counters() == module.Counters()
+    pool.trim()
+
+
+@pytest.fixture
+def blocks(pool):
+    """Return functions that allocate and free by bytes and address, which tensors below a megabyte do not allow."""
+    library, context = native.library(), native.context()
+    return (
+        lambda bytes_: library.hc_pool_take(pool._pool, context, bytes_),
+        lambda address: library.hc_pool_give(pool._pool, address),
+    )
+
+
+def test_neighbours_that_are_given_back_serve_one_larger_block(pool, blocks):
+    take, give = blocks
+    first, second, third, last = (take(MEBI) for _ in range(4))
+    assert [second - first, third - second, last - third] == [MEBI] * 3
+    for order in ((first, second, third), (third, second, first), (first, third, second)):
+        for address in order:
+            give(address)
+        assert take(3 * MEBI) == first
+        give(first)
+        assert [take(MEBI) for _ in range(3)] == [first, second, third]
+    assert pool.counters().misses == 2  # one per huge page that four blocks of half a page touch
+
+
+def test_smallest_free_block_that_holds_is_taken_and_the_lowest_of_equals(blocks):
+    take, give = blocks
+    sizes = (3, 1, 2, 1, 2, 1, 4, 1)
+    places = [take(size * MEBI) for size in sizes]
+    for place in places[::2]:
+        give(place)
+    assert take(2 * MEBI) == places[2]
+    assert take(2 * MEBI - 4096) == places[4]
+    assert take(2 * MEBI) == places[0]
+    assert take(4 * MEBI) == places[6]
+
+
+def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
+    """Every second block of growing sizes is kept, so that no idle block fits the next request."""
+    take, give = blocks
+    for size in range(2, 40, 2):
+        gone, _ = take(size * MEBI), take(2 * MEBI)
+        give(gone)
+        counters = pool.counters()
+        assert counters.used_bytes + counters.idle_bytes <= counters.peak_bytes * 9 / 8
+    assert counters.peak_bytes == (38 + 19 * 2) * MEBI
+
+
+def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool, blocks):
+    take, give = blocks
+    kept, gone, above = take(2 * MEBI), take(8 * MEBI), take(2 * MEBI)
+    for address, bytes_ in ((kept, 2 * MEBI), (gone, 8 * MEBI), (above, 2 * MEBI)):
+        ctypes.memset(address, 7, bytes_)
+    give(gone)
+    pool.trim()
+    assert pool.counters().idle_bytes == 0
+    assert take(8 * MEBI) == gone
+    assert ctypes.string_at(gone, 8 * MEBI).count(0) == 8 * MEBI
+    assert ctypes.string_at(kept, 2 * MEBI).count(7) == ctypes.string_at(above, 2 * MEBI).count(7) == 2 * MEBI
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+def test_blocks_of_a_random_sequence_never_overlap_and_keep_their_content(pool, blocks, seed):
+    take, give = blocks
+    random, live, start = Random(seed), {}, take(4096)
+    give(start)
+    for turn in range(1500):
+        if live and (len(live) > 60 or random.random() < 0.45):
+            address = random.choice(list(live))
+            bytes_, mark = live.pop(address)
+            for end in (address, address + bytes_ - 8):
+                assert ctypes.c_int64.from_address(end).value == mark
+            give(address)
+        else:
+            bytes_ = random.choice((8, 4096, 5000, 70_000, MEBI, 2 * MEBI, 2 * MEBI + 1, 9 * MEBI))
+            address = take(bytes_)
+            assert address % 4096 == 0
+            for end in (address, address + bytes_ - 8):
+                ctypes.c_int64.from_address(end).value = turn
+            live[address] = bytes_, turn
+        if turn % 100 == 0:
+            spans = sorted((address, address + bytes_) for address, (bytes_, _) in live.items())
+            assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(spans))
+            assert pool.counters().used_bytes == sum(-(-bytes_ // 4096) * 4096 for bytes_, _ in live.values())
+            if turn % 300 == 0:
+                pool.trim()
+    for address in live:
+        give(address)
+    assert pool.counters().used_bytes == 0
+    pool.trim()
+    assert pool.counters().idle_bytes == 0
+    assert take(512 * MEBI) == start  # everything is one free block again
+
+
+@pytest.mark.parametrize("bytes_", [1 << 46, (1 << 63) - 1, -1])
+def test_what_the_system_has_not_is_refused_and_nothing_is_lost(pool, blocks, bytes_):
+    take, _ = blocks
+    before = take(MEBI)
+    assert take(bytes_) is None
+    assert (pool.counters().used_bytes, take(MEBI) - before) == (MEBI, MEBI)
+
+
+def test_child_of_a_fork_uses_its_own_copy(pool, blocks):
+    take, give = blocks
+    kept = take(4 * MEBI)
+    ctypes.memset(kept, 1, 4 * MEBI)
+    child = os.fork()
+    if child == 0:  # without tensors, because OpenMP does not survive a fork
+        signal.alarm(20)
+        other = take(4 * MEBI)
+        ctypes.memset(other, 2, 4 * MEBI)
+        right = other != kept and ctypes.string_at(kept, 4 * MEBI).count(1) == 4 * MEBI
+        ctypes.memset(kept, 3, 4 * MEBI)
+        give(kept)
+        give(other)
+        pool.trim()
+        os._exit(0 if right and pool.counters().idle_bytes == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ctypes.string_at(kept, 4 * MEBI).count(1) == 4 * MEBI
+
+
+LIMITED = """
+import resource, torch
+resource.setrlimit(resource.RLIMIT_AS, ({limit}, resource.RLIM_INFINITY))
+from dithc.engine.memory import Pool
+pool = Pool()
+kept = [pool.empty((1 << 20,), torch.float32).fill_(i) for i in range({count})]
+assert [float(tensor.sum()) for tensor in kept] == [float(i << 20) for i in range({count})]
+print(pool.range[1], pool.counters())
+kept[1] = None
+assert pool.counters().used_bytes == {count} - 1 << 22
+kept.clear()
+pool.trim()
+print(pool.counters().used_bytes + pool.counters().idle_bytes)
+"""
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("limit", "count"), [(64 << 30, 4), (6 << 30, 500)])
+@pytest.mark.slow
+def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(pool, limit, count):
+    """Four blocks fit into the reserved quarter of the limit; of 500 blocks the last ones are mapped separately."""
+    script = LIMITED.format(limit=limit, count=count)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    reserved, left = int(done.stdout.split()[0]), done.stdout.split()[-1]
+    assert (reserved % (2 * MEBI), left) == (0, "0")
+    assert reserved <= limit // 4
+    assert "the address space of this process is limited" in done.stderr
+
+
+def test_idle_memory_makes_way_before_anything_spills():
+    pool = Pool(budget_bytes=16 * MEBI)
+    low, gone = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
+    kept = pool.empty((MEBI // 2,), torch.float32)
+    del gone  # 8 MiB of idle memory, too small for 10 MiB
+    assert pool.counters().idle_bytes == 8 * MEBI
+    large = pool.empty((10 * MEBI // 4,), torch.float32).fill_(1)
+    counters = pool.counters()
+    assert (counters.backed_bytes, counters.spills, counters.peak_backed_bytes) == (16 * MEBI, 0, 16 * MEBI)
+    del low, kept, large
+
+
+def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
+    pool = Pool(budget_bytes=4 * MEBI, next=Pool(budget_bytes=2 * MEBI))
+    with pytest.raises(MemoryError, match=r"no memory for \(2097152,\).*budget_bytes=4194304"):
+        pool.empty((2 * MEBI,), torch.float32)
+    assert (pool.counters().spills, pool.next.counters().spills) == (1, 1)
+    assert Pool(budget_bytes=0, next=pool).empty((MEBI,), torch.float32).numel() == MEBI
+
+
+def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
+    pool = Pool(budget_bytes=16 * MEBI)
+    gone = pool.empty((3 * MEBI,), torch.float32)
+    del gone
+    pool.trim()
+    kept = pool.empty((MEBI,), torch.float32)
+    pool.start_peak()
+    counters = pool.counters()
+    assert (counters.peak_bytes, counters.backed_bytes, counters.peak_backed_bytes) == (4 * MEBI, 4 * MEBI, 12 * MEBI)
+    del kept
+
+
+@pytest.mark.slow
+def test_resident_memory_never_exceeds_the_budget(pool):
+    """Compare with the system's count of resident pages, over random blocks that are all written."""
+    budget, random, held = 24 * MEBI, Random(1), []
+    pool = Pool(budget_bytes=budget, next=pool)
+    start, size = pool.range
+    if residence([(start, start + size)]).huge_bytes is None:
+        pytest.skip("the kernel keeps no smaps")
+    for _ in range(60):
+        if held and random.random() < 0.4:
+            held.pop(random.randrange(len(held)))
+        held.append(
+            pool.empty((random.choice((70_000, MEBI // 4, MEBI, 2 * MEBI)),), torch.float32, floor_bytes=0).fill_(1)
+        )
+        assert residence([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
+    assert pool.counters().spills > 5
+
+
+def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():
+    below = Pool()
+    pool = Pool(budget_bytes=4 * MEBI, next=below)
+    kept = [pool.empty((MEBI,), torch.float32).fill_(i) for i in range(3)]
+    place = kept[0].data_ptr(), kept[0].data_ptr() + kept[0].nbytes
+    del pool, below
+    assert [float(tensor.mean()) for tensor in kept] == [0.0, 1.0, 2.0]
+    kept.clear()
+    assert residence([place]).resident_bytes == 0
+
+
+def test_closed_pool_gives_torchs_own_tensors_and_keeps_what_lives_in_it(pool):
+    kept = pool.empty((MEBI,), torch.float32).fill_(3)
+    pool.close()
+    pool.close()
+    assert pool.empty((MEBI,), torch.float32).numel() == MEBI
+    assert (pool.counters(), float(kept.mean())) == (module.Counters(), 3.0)
+
+
+REFUSED = """
+import resource, torch
+from dithc.engine.memory import Pool
+last = Pool()
+pool = Pool(budget_bytes=1 << 30, next=Pool(file=open_file(), budget_bytes=64 << 20))
+pool.empty((1 << 20,), torch.float32)
+in_use = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (in_use + (32 << 20), resource.RLIM_INFINITY))
+kept = [pool.empty((1 << 20,), torch.float32).fill_(i) for i in range(16)]
+assert [float(tensor.mean()) for tensor in kept] == [float(i) for i in range(16)]
+print(pool.counters().spills, pool.next.counters().num_blocks)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_system_refuses_goes_to_the_pool_below(pool, tmp_path):
+    """With a limit on the data segment of the process; the file does not count as data."""
+    opening = f"""
+import os
+def open_file():
+    file = os.open({str(tmp_path)!r}, os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.posix_fallocate(file, 0, 64 << 20)
+    return file
+"""
+    command = [sys.executable, "-c", opening + REFUSED]
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the stack of a second thread counts as data
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    spills, in_file = map(int, done.stdout.split())
+    assert spills == in_file > 8
+
+
+@pytest.mark.parametrize("budget", [None, 0, 2 * MEBI - 1])
+def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
+    with open(tmp_path / "file", "w+b") as file, pytest.raises(ValueError, match="hc_pool_create"):
+        Pool(file=file.fileno(), budget_bytes=budget)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("off", False), ("on", True)])
+def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
+    monkeypatch.setenv("DITHC_POOL", setting)
+    monkeypatch.setattr(module, "_hot", [])
+    tensor = module.hot_pool().empty((MEBI,), torch.float32)
+    assert module.hot_pool().holds(tensor.data_ptr()) == expected
+    assert module.use_pool(Pool.off()).counters().used_bytes == expected * 4 * MEBI
+    assert not module.hot_pool().holds(module.hot_pool().empty((MEBI,), torch.float32).data_ptr())
+
+
+def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
+    monkeypatch.setenv("DITHC_POOL", "maybe")
+    monkeypatch.setattr(module, "_hot", [])
+    with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):
+        module.hot_pool()

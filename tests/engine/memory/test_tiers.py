@@ -1,0 +1,345 @@
+"""Tests of tiers: they overflow in order, keep their budgets, and leave no files or memory."""
+
+import errno
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.engine.hardware import Limits, discover
+from dithc.engine.hardware.machine import Tier as MachineTier
+from dithc.engine.memory import Pool, Tiers, TierSpec, file_tier, hot_pool, specs_of
+from dithc.engine.memory import tiers as module
+from dithc.engine.numa import residence
+
+MEBI = 1 << 20
+GIB = 1 << 30
+
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+
+
+def memory(budget: int | None, name: str = "fast") -> TierSpec:
+    return TierSpec(name=name, kind="ddr", budget_bytes=budget)
+
+
+def file(folder: Path, size: int = 16 * MEBI) -> TierSpec:
+    return TierSpec(name="file", kind="file", budget_bytes=size, folder=folder)
+
+
+@pytest.fixture
+def tiers(tmp_path):
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    made = Tiers([memory(8 * MEBI), file(tmp_path)])
+    yield made
+    made.close()
+
+
+def floats(tiers: Tiers, mebi: int) -> torch.Tensor:
+    return tiers.fast.empty((mebi * MEBI // 4,), torch.float32)
+
+
+def test_what_the_fast_tier_has_no_room_for_lies_in_the_next_one_and_after_the_last_there_is_an_error(tiers):
+    kept = [floats(tiers, 4).fill_(i) for i in range(6)]
+    assert [tiers.tier_of(tensor) for tensor in kept] == [tiers.fast] * 2 + [tiers.slow] * 4
+    assert [float(tensor.mean()) for tensor in kept] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(MemoryError):
+        floats(tiers, 4)
+    assert [tier.counters().spills for tier in tiers] == [5, 1]
+    assert [tier.room_bytes for tier in tiers] == [0, 0]
+    del kept
+    assert [tier.counters().used_bytes for tier in tiers] == [0, 0]
+
+
+def test_tier_knows_its_own_tensors_and_their_views_and_no_other(tiers):
+    inside, outside = tiers.slow.empty((3, 4), torch.bfloat16), torch.empty(MEBI)
+    assert tiers.tier_of(inside[1:]) is tiers.slow
+    assert not tiers.fast.holds(inside)
+    assert tiers.tier_of(outside) is None
+    assert tiers.tier_of(torch.empty(0)) is None
+
+
+def test_file_is_read_and_written_through_its_descriptor_at_the_places_of_its_mapping(tiers):
+    assert tiers.fast.mapping() is None
+    tensor = tiers.slow.empty((1000,), torch.float32).fill_(2)
+    address, size, descriptor = tiers.slow.mapping()
+    offset = tensor.data_ptr() - address
+    assert (size, os.fstat(descriptor).st_size) == (16 * MEBI, 16 * MEBI)
+    assert os.pread(descriptor, 4000, offset) == tensor.numpy().tobytes()
+    os.pwrite(descriptor, torch.full((1000,), 5.0).numpy().tobytes(), offset)
+    assert float(tensor.mean()) == 5.0
+
+
+def test_pages_are_what_the_system_says(tiers):
+    assert tiers.slow.huge_pages == "file"
+    mode = discover().huge_pages.transparent
+    assert tiers.fast.huge_pages == ("none" if mode in ("never", "absent") else "transparent")
+    assert tiers.fast.counters().used_bytes == 0
+
+
+@needs_library
+def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
+    free = sum(free for size, _, free in discover().huge_pages.pools if size == 2 * MEBI)
+    if free < 4:
+        pytest.skip(f"the administrator reserved {free} free huge pages of 2 MiB here, 4 are needed")
+    tiers = Tiers([memory(8 * MEBI)])
+    start, size = tiers.fast.pool.range
+    assert (tiers.fast.counters().backed_bytes, residence([(start, start + size)]).reserved_bytes) == (0, 0)
+    kept = floats(tiers, 8)
+    assert residence([(start, start + size)]).reserved_bytes == 8 * MEBI, "only the team has touched them"
+    assert kept.fill_(1).mean() == 1
+    assert tiers.fast.huge_pages == "hugetlb"
+    counters = tiers.fast.counters()
+    assert (counters.backed_bytes, counters.misses) == (8 * MEBI, 1)
+
+
+def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unless_another_pool_is_chosen(tiers):
+    before, other = hot_pool(), Pool()
+    tiers.serve()
+    module.use_pool(other)
+    tiers.release()
+    assert module.use_pool(before) is other
+    for end in (tiers.release, tiers.close):
+        tiers.serve()
+        tiers.serve()
+        assert hot_pool() is tiers.fast.pool
+        end()
+        end()
+        assert hot_pool() is before
+
+
+def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
+    kept = floats(tiers, 4).fill_(7)
+    with caplog.at_level(logging.DEBUG, logger="dithc"):
+        tiers.close()
+    said = {record.getMessage(): record.levelno for record in caplog.records}
+    assert said[f"memory tier fast: {4 * MEBI} bytes are still in use"] == logging.DEBUG
+    assert float(kept.mean()) == 7
+    assert tiers.slow.mapping() is None
+
+
+@needs_library
+def test_budget_holds_at_every_moment_that_another_thread_looks(tmp_path):
+    tiers = Tiers([memory(8 * MEBI), file(tmp_path, 64 * MEBI)])
+    seen, wrong, is_over = [], [], threading.Event()
+
+    def look():
+        while not is_over.is_set():
+            counters = tiers.fast.counters()
+            seen.append(counters.backed_bytes)
+            if max(counters.backed_bytes, counters.peak_backed_bytes) > 8 * MEBI:
+                wrong.append(counters)
+
+    def work(value):
+        for i in range(60):
+            tensor = tiers.fast.empty((MEBI // 4 * (1 + (i + value) % 4),), torch.float32).fill_(value)
+            if not bool((tensor == value).all()):
+                wrong.append(value)
+
+    workers = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+    watcher = threading.Thread(target=look)
+    for thread in (watcher, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    is_over.set()
+    watcher.join()
+    assert (wrong, max(seen) > 0) == ([], True)
+    assert [tier.counters().used_bytes for tier in tiers] == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------------- files
+
+
+def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+    num_open = len(os.listdir("/proc/self/fd"))
+    tiers = Tiers([memory(8 * MEBI), file(tmp_path)])
+    kept = tiers.slow.empty((MEBI,), torch.float32)
+    assert os.listdir(tmp_path) == []
+    del tiers
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert float(kept.fill_(4).mean()) == 4  # the mapping keeps the file
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from dithc.engine.memory import Tiers, TierSpec
+tiers = Tiers([TierSpec(name="file", kind="file", budget_bytes=8 << 20, folder=Path(sys.argv[1]))])
+kept = tiers.fast.empty((1 << 20,), torch.float32).fill_(1)
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@needs_library
+def test_nothing_of_a_file_is_left_after_a_kill(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"here\n"
+    assert os.listdir(tmp_path) == []
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert os.listdir(tmp_path) == []
+
+
+@needs_library
+def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
+    kept = tiers.slow.empty((MEBI,), torch.float32).fill_(1)
+    child = os.fork()
+    if child == 0:  # without tensors, because OpenMP does not survive a fork
+        signal.alarm(20)
+        taken = native.library().hc_pool_take(tiers.slow.pool._pool, native.context(), MEBI)
+        os._exit(0 if taken is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert float(kept.mean()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda folder: folder / "missing", "no such folder"),
+        (lambda folder: ((folder / "file").write_text("") and None) or folder / "file", "not a folder"),
+    ],
+    ids=["missing", "no folder"],
+)
+@needs_library
+def test_folder_that_is_none_is_refused_before_any_work(tmp_path, make, got):
+    with pytest.raises(UserError, match=rf"file tier in .*\n  got: +{got}\n.*\n  fix: "):
+        Tiers([memory(None), file(make(tmp_path))])
+
+
+@needs_library
+def test_file_that_is_larger_than_the_disk_is_refused_and_takes_nothing(tmp_path):
+    free = file_tier.shutil.disk_usage(tmp_path).free
+    with pytest.raises(UserError, match=r"got: +[\d.]+ GiB free .*\n  expected: 1048576.00 GiB"):
+        Tiers([file(tmp_path, 1 << 50)])
+    assert abs(file_tier.shutil.disk_usage(tmp_path).free - free) < GIB
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG])
+@needs_library
+def test_what_the_disk_refuses_is_an_error_with_a_fix(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    num_open = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(file_tier.os, "open" if number in (errno.EROFS, errno.EACCES) else "posix_fallocate", refuse)
+    is_full = number in (errno.ENOSPC, errno.EDQUOT)
+    with pytest.raises(UserError, match=r"got: +[\d.]+ GiB free" if is_full else os.strerror(number)):
+        Tiers([file(tmp_path)])
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_disk_without_nameless_files_gets_one_whose_name_is_gone_at_once(tmp_path, monkeypatch):
+    plain = os.open
+
+    def refuse(path, flags, *rest, **more):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no O_TMPFILE")
+        return plain(path, flags, *rest, **more)
+
+    monkeypatch.setattr(file_tier.os, "open", refuse)
+    descriptor = file_tier.create(tmp_path, 2 * MEBI)
+    assert (os.fstat(descriptor).st_size, os.listdir(tmp_path)) == (2 * MEBI, [])
+    assert os.fstat(descriptor).st_blocks * 512 >= 2 * MEBI
+    os.close(descriptor)
+
+
+def test_file_in_memory_is_warned_of(caplog):
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or not file_tier._is_memory(folder):
+        pytest.skip("/dev/shm is not a tmpfs here")
+    os.close(file_tier.create(folder, 2 * MEBI))
+    assert "stores files in memory" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TierSpec(name="x", kind="file", budget_bytes=None, folder=Path("/tmp")),
+        TierSpec(name="x", kind="file", budget_bytes=4 * MEBI),
+        TierSpec(name="x", kind="file", budget_bytes=MEBI, folder=Path("/tmp")),
+        TierSpec(name="x", kind="ddr", budget_bytes=-1),
+        None,
+    ],
+)
+def test_specification_without_meaning_is_refused(spec):
+    with pytest.raises(UserError, match="expected"):
+        Tiers([spec] if spec else [])
+
+
+def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_allocator(monkeypatch):
+    monkeypatch.setattr(module.native, "library", lambda: None)
+    with pytest.raises(UserError, match="C library, which implements tiers"):
+        Tiers([memory(MEBI)])
+    tiers = Tiers([memory(None)])
+    assert tiers.fast.empty((3,), torch.float32).shape == (3,)
+    assert (tiers.fast.room_bytes, tiers.fast.huge_pages, tiers.slow) == (None, "none", None)
+
+
+# ------------------------------------------------------------------------------------------------------ the rule of the chain
+
+
+class Node:
+    """Machine with the fields that the rule reads."""
+
+    def __init__(self, *tiers, limit=None):
+        self.tiers = tuple(MachineTier(kind=k, nodes=n, memory_bytes=b, reason="") for k, n, b in tiers)
+        self.limits = Limits(allowed_cpus=(), cpu_quota=None, memory_limit_bytes=limit, memory_available_bytes=None)
+
+
+DDR = ("ddr", (0, 1), 64 * GIB)
+HBM = ("on-package", (2, 3), 16 * GIB)
+FILE = {"file_folder": Path("/disk"), "file_bytes": GIB}
+
+
+@pytest.mark.parametrize(
+    ("tiers", "settings", "expected"),
+    [
+        ([DDR], {}, [("ddr", None, ())]),
+        ([], {}, [("memory", None, ())]),
+        ([DDR], {"fast_budget_bytes": GIB}, [("budgeted ddr", GIB, ()), ("ddr", None, ())]),
+        ([DDR], {"fast_budget_bytes": GIB} | FILE, [("budgeted ddr", GIB, ()), ("file", GIB, ())]),
+        ([DDR], FILE, [("ddr", 48 * GIB, ()), ("file", GIB, ())]),
+        ([DDR], {"ranks": 4} | FILE, [("ddr", 12 * GIB, ()), ("file", GIB, ())]),
+        ([DDR, HBM], {}, [("on-package", 15 * GIB, (2, 3)), ("ddr", None, (0, 1))]),
+        ([DDR, HBM], {"ranks": 4}, [("on-package", 15 * GIB // 4, (2, 3)), ("ddr", None, (0, 1))]),
+        ([DDR, HBM], {"fast_budget_bytes": GIB}, [("budgeted on-package", GIB, (2, 3)), ("ddr", None, (0, 1))]),
+        ([DDR, HBM], FILE, [("on-package", 15 * GIB, (2, 3)), ("ddr", 48 * GIB, (0, 1)), ("file", GIB, ())]),
+        ([("expander", (4,), GIB), DDR], {}, [("ddr", 48 * GIB, (0, 1)), ("expander", None, (4,))]),
+    ],
+)
+def test_chain_follows_from_machine_and_settings(tiers, settings, expected):
+    specs = specs_of(Node(*tiers), **settings)
+    assert [(spec.name, spec.budget_bytes, spec.nodes) for spec in specs] == expected
+
+
+def test_budget_of_memory_above_a_file_is_below_the_limit_of_the_control_group():
+    assert [spec.budget_bytes for spec in specs_of(Node(DDR, limit=4 * GIB), **FILE)] == [3 * GIB, GIB]
+
+
+def test_budget_of_more_than_the_fastest_tier_has_is_refused():
+    with pytest.raises(
+        UserError, match=r"8\.00 GiB for each of 4 rank[\s\S]*at most 4\.00 GiB.*16\.00 GiB of on-package"
+    ):
+        specs_of(Node(DDR, HBM), fast_budget_bytes=8 * GIB, ranks=4)
+    assert specs_of(Node(DDR, HBM), fast_budget_bytes=4 * GIB, ranks=4)[0].budget_bytes == 4 * GIB
+
+
+def test_file_that_could_never_be_used_is_refused():
+    with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_budget_gib"):
+        specs_of(Node(), **FILE)

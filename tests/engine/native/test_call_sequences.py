@@ -1,0 +1,213 @@
+"""Recorded operators: each step passes the arguments of a direct call, and execution stops at the first failure."""
+
+import ctypes
+import re
+import threading
+from array import array
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from dithc.engine import native
+from dithc.engine.hcops.c import matrix, vector
+from dithc.engine.hcops.c.library import functions, run_recorded, sequence
+from dithc.engine.native import signatures
+from dithc.engine.native.call_sequences import STEPS
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+HEADER = (Path(__file__).parents[3] / "kernels/include/hcops.h").read_text()
+SOURCE = (Path(__file__).parents[3] / "kernels/sequence.c").read_text()
+N, T, D, HEADS = 2, 5, 8, 2
+
+
+@cache  # recorded tensors must live until they run
+def _randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _constants() -> tuple[torch.Tensor, ...]:
+    """Return cos, sin, and the weights of q and k of `rotate_heads`."""
+    half = D // HEADS // 2
+    return _randn(T, half), _randn(T, half, seed=1), _randn(2 * half), _randn(2 * half, seed=1)
+
+
+BF16 = torch.bfloat16
+STREAM, ROWS, QKV = (N, T, D), (N, D), (N, T, 3 * D)
+# A call of each function that a sequence supports, with arguments of different types and sizes, so that wrong positions
+# are detected.
+CALLS = {
+    "hc_gemm": lambda: matrix.linear_forward(_randn(*STREAM), _randn(7, D), _randn(7), BF16),
+    "hc_adaln_forward": lambda: vector.adaln_forward(
+        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*ROWS, dtype=BF16, seed=1), 0.25, BF16
+    ),
+    "hc_adaln_backward": lambda: vector.adaln_backward(
+        *(_randn(*STREAM, dtype=BF16), _randn(*STREAM), _randn(*ROWS, dtype=BF16)),
+        *(_randn(N, T), _randn(N, T, seed=1), _randn(*STREAM, seed=1)),
+    ),
+    "hc_gate_residual_backward": lambda: vector.gate_residual_backward(
+        _randn(*STREAM), _randn(*ROWS, dtype=BF16), _randn(*STREAM, dtype=BF16), dtype=BF16
+    ),
+    "hc_attention_forward": lambda: matrix.attention_forward(_randn(*QKV, dtype=BF16), HEADS),
+    "hc_attention_backward": lambda: matrix.attention_backward(
+        _randn(*STREAM), _randn(*QKV, dtype=BF16), _randn(*STREAM, dtype=BF16), _randn(N, HEADS, T), HEADS
+    ),
+    "hc_map": lambda: vector.gelu_forward(_randn(*STREAM)),
+    "hc_map_backward": lambda: vector.silu_backward(_randn(*STREAM, dtype=BF16), _randn(*STREAM)),
+    "hc_swiglu_forward": lambda: vector.swiglu_forward(_randn(*STREAM, dtype=BF16)),
+    "hc_swiglu_backward": lambda: vector.swiglu_backward(_randn(N, T, D // 2, dtype=BF16), _randn(*STREAM)),
+    "hc_rotate_heads_forward": lambda: matrix.rotate_heads_forward(
+        _randn(*QKV, dtype=BF16), HEADS, 0.25, *_constants()
+    ),
+    "hc_rotate_heads_backward": lambda: matrix.rotate_heads_backward(
+        _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, 0.25, *_constants()
+    ),
+    "hc_attention_heads_forward": lambda: matrix.attention_over(
+        _randn(*QKV, dtype=BF16), _randn(N, T + 2, D, dtype=BF16), _randn(N, T + 2, D, dtype=BF16, seed=1), HEADS
+    ),
+    "hc_copy_blocks": lambda: _copied(_randn(N, T, 3 * D)),
+    "hc_exchange_meet": lambda: _met(),
+}
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """Copy the middle third of each row."""
+    out = torch.zeros(N, T + 1, D)
+    functions().hc_copy_blocks(
+        *(native.context(), N, T, 4 * D, x.data_ptr() + 4 * D, 12 * D * T, 12 * D),
+        *(out.data_ptr() + 4 * D, 4 * D * (T + 1), 4 * D),
+    )
+    return out
+
+
+def _met(times: int = 1) -> torch.Tensor:
+    """Return the counter of the only process after a barrier with itself."""
+    memory = torch.zeros(1 << 14, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64
+    handle, gone = ctypes.c_void_p(), ctypes.c_int(-1)
+    native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
+    for _ in range(times):
+        functions().hc_exchange_meet(handle.value, 10**9, gone)
+    _living.append((memory, handle, gone))
+    return memory[start : start + 4].view(torch.int32)
+
+
+_living: list[object] = []  # recorded objects must live until they run
+
+
+def test_numbers_of_steps_are_those_of_the_header() -> None:
+    found = {name: int(number) for name, number in re.findall(r"HC_STEP_(\w+) = (\d+)", HEADER)}
+    assert [f"hc_{name.lower()}" for name in sorted(found, key=lambda name: found[name])] == list(STEPS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_has_as_many_words_as_its_function_arguments(name: str) -> None:
+    (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
+    has_context = name != "hc_exchange_meet"
+    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - has_context
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_gives_what_its_function_gives(name: str) -> None:
+    with sequence():
+        recorded = CALLS[name]()
+    at_once = CALLS[name]()
+    for ours, expected in zip(_tensors(recorded), _tensors(at_once), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def _tensors(found: object) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def test_every_step_is_called_here() -> None:
+    assert list(CALLS) == list(STEPS)
+
+
+def test_blocks_are_copied_to_where_they_lie_apart() -> None:
+    x = _randn(N, T, 3 * D)
+    assert torch.equal(_copied(x)[:, 1:], x[:, :, D : 2 * D])
+    assert not _copied(x)[:, 0].any()
+
+
+def test_a_meeting_counts_on() -> None:
+    assert _met(3).item() == 3
+
+
+def test_steps_run_in_order_and_all_at_the_end() -> None:
+    x, weight = _randn(4, 6), _randn(6, 6)
+    with sequence():
+        out = torch.zeros(4, 6)
+        one = matrix.linear_forward(x, weight, None, torch.float32)
+        two = matrix.linear_forward(one, weight, None, torch.float32)
+        out.copy_(one)  # its content before any kernel ran
+        one_before = out.clone()
+    torch.testing.assert_close(two, x @ weight.T @ weight.T)
+    torch.testing.assert_close(one, x @ weight.T)
+    assert not torch.equal(one_before, one)
+
+
+def test_what_was_recorded_runs_before_torch_reads_it() -> None:
+    x, weight = _randn(4, 6), _randn(6, 6)
+    with sequence():
+        one = matrix.linear_forward(x, weight, None, torch.float32)
+        run_recorded()
+        two = one @ weight.T
+        three = matrix.linear_forward(two, weight, None, torch.float32)
+    torch.testing.assert_close(three, x @ weight.T @ weight.T @ weight.T)
+
+
+def test_nothing_runs_where_the_body_fails_and_the_next_call_runs_at_once() -> None:
+    x, made = _randn(3, 4), []
+
+    def body() -> None:
+        with sequence():
+            made.append(vector.gelu_forward(x).zero_())
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        body()
+    assert not made[0].any()
+    torch.testing.assert_close(vector.gelu_forward(x), torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+def test_other_threads_call_at_once_meanwhile() -> None:
+    x, found = _randn(3, 4), []
+    with sequence():
+        thread = threading.Thread(target=lambda: found.append(vector.gelu_forward(x).clone()))
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(found[0], torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+@pytest.mark.parametrize(
+    "words", [[len(STEPS)], [-1], [0], [1, 0, 0]], ids=["unknown", "negative", "no words", "too few"]
+)
+def test_words_that_are_no_steps_are_refused(words: list[int]) -> None:
+    handle, given, at = native.library(), array("q", words), ctypes.c_int64(-1)
+    with pytest.raises(ValueError, match="hc_sequence: an argument that it does not take"):
+        handle.hc_sequence(native.context(), given.buffer_info()[0], len(given), ctypes.byref(at))
+    assert at.value == 0
+
+
+def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
+    x, out, made = _randn(3, 4), torch.zeros(3, 4), []
+
+    def body() -> None:
+        with sequence():
+            made.append(vector.gelu_forward(x))
+            functions().hc_gemm(native.context(), native.GemmArguments(-1))
+            functions().hc_map(native.context(), vector.FUNCTIONS.index("gelu"), 12, x.data_ptr(), 0, out.data_ptr(), 0)
+
+    with pytest.raises(ValueError, match="hc_gemm in hc_sequence: an argument that it does not take"):
+        body()
+    torch.testing.assert_close(made[0], torch.nn.functional.gelu(x, approximate="tanh"))
+    assert not out.any()
+
+
+def test_no_words_are_no_call() -> None:
+    assert native.library().hc_sequence(native.context(), ctypes.c_void_p(), 0, ctypes.byref(ctypes.c_int64())) == 0
+    with sequence():
+        pass

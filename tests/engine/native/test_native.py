@@ -1,0 +1,258 @@
+"""Loading of the C library: checks, missing libraries, and separate threads."""
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dithc.core.logging import UserError
+from dithc.engine import native
+from dithc.engine.hardware import Machine, discover, plan
+from dithc.engine.hcops.c import library
+from dithc.engine.native import contexts, loading
+
+CACHES = (loading.load, loading.isa, library._handle)
+
+
+@pytest.fixture
+def fresh():
+    """Clear the caches of loading and detection before and after a test that changes their inputs."""
+    for cached in CACHES:
+        cached.cache_clear()
+    yield
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def needs_library():
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load().reason}")
+
+
+def sealed(content: bytes) -> bytes:
+    return content + loading.SEAL + hashlib.sha256(content).hexdigest().encode()
+
+
+def test_a_missing_library_is_logged_once_with_its_cause(fresh, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(loading, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    with caplog.at_level("WARNING"):
+        assert native.library() is None
+        assert native.library() is None
+    assert (native.isa(), native.kernels()) == ("none", [])
+    assert "never built" in native.load().reason
+    assert "compiler" not in native.load().reason
+    assert caplog.text.count("C kernels are off") == 1
+    (tmp_path / "none.txt").write_text("there was no C compiler\n")
+    assert "there was no C compiler" in str(loading.fault(tmp_path / "none.so"))
+
+
+@pytest.fixture(scope="module")
+def built():
+    if not loading.LIBRARY.exists():
+        pytest.skip("no library")
+    return loading.LIBRARY.read_bytes().rpartition(loading.SEAL)[0] or loading.LIBRARY.read_bytes()
+
+
+@given(data=st.data(), has_seal=st.booleans())
+@settings(deadline=None, max_examples=8)
+def test_a_library_that_is_cut_short_is_not_loaded(data, has_seal, built, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cut") / "cut.so"
+    path.write_bytes((sealed(built) if has_seal else built)[: data.draw(st.integers(0, len(built) - 1))])
+    assert "damaged" in str(loading.fault(path))
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=8)
+def test_a_library_with_an_altered_byte_is_not_loaded(data, built, tmp_path_factory):
+    path, garbled = tmp_path_factory.mktemp("garbled") / "garbled.so", bytearray(sealed(built))
+    garbled[data.draw(st.integers(0, len(built) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(garbled)
+    assert "damaged" in str(loading.fault(path))
+
+
+def test_a_library_of_another_architecture_is_named_as_such(built, tmp_path):
+    other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
+    for content in (other, sealed(other)):
+        (tmp_path / "other.so").write_bytes(content)
+        assert "another processor architecture" in str(loading.fault(tmp_path / "other.so"))
+    for content in (built, sealed(built)):
+        (tmp_path / "other.so").write_bytes(content)
+        assert loading.fault(tmp_path / "other.so") is None
+
+
+def test_a_library_of_another_version_is_not_used(needs_library, fresh, monkeypatch):
+    monkeypatch.setattr(loading, "ABI_VERSION", 99)
+    assert native.library() is None
+    assert "install the package again" in native.load().reason
+
+
+def test_the_environment_can_lower_the_instruction_set(needs_library, fresh, monkeypatch):
+    monkeypatch.setenv("HCOPS_ISA", "ref")
+    assert native.isa() == "ref"
+    assert {isa for _, isa in native.kernels()} == {"ref"}
+
+
+def test_the_fastest_is_not_always_the_newest(needs_library, fresh, monkeypatch):
+    monkeypatch.delenv("HCOPS_ISA", raising=False)
+    cpu = Path("/proc/cpuinfo").read_text()
+    if "avx512_bf16" not in cpu.split():
+        pytest.skip("no AVX512_BF16")
+    amx = "amx_bf16" in cpu.split()
+    assert native.isa() == ("amx" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
+    loading.isa.cache_clear()
+    monkeypatch.setenv("HCOPS_ISA", "avx512bf16")
+    assert native.isa() == "avx512bf16"
+
+
+@pytest.mark.parametrize("name", ["avx9000", "sme neon"])
+def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monkeypatch):
+    monkeypatch.setenv("HCOPS_ISA", name)
+    with pytest.raises(UserError, match="HCOPS_ISA"):
+        native.isa()
+
+
+def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
+    monkeypatch.setattr(contexts, "_borrowers", 0)  # torch.compile may keep a patched model of an earlier test alive
+    one, two = native.context(num_threads=1), native.context(num_threads=2)
+    assert one != two
+    assert native.context(num_threads=1) == one
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert native.context() == one
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
+    node = discover()
+    cores = node.visible_cores
+    pinned = contexts.places_of_threads(node, len(cores))
+    assert [cpu in core.cpus for (cpu, _), core in zip(pinned, cores, strict=True)] == [True] * len(cores)
+    assert contexts.places_of_threads(node, 10_000) == []
+    one_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
+    assert contexts.places_of_threads(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
+
+
+def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus():
+    node = _node_of_clusters(8)
+    assert len(contexts.places_of_threads(node, 8)) == 8
+    throttled = replace(node, limits=replace(node.limits, cpu_quota=2.5))
+    assert contexts.places_of_threads(throttled, 8) == []
+
+
+def _node_of_clusters(*sizes: int) -> Machine:
+    """Return this machine with other cores: one CPU each, in clusters of the given sizes."""
+    node = discover()
+    clusters = [cluster for cluster, size in enumerate(sizes) for _ in range(size)]
+    cores = tuple(replace(node.cores[0], index=i, cpus=(i,), cluster=cluster) for i, cluster in enumerate(clusters))
+    return replace(node, cores=cores, limits=replace(node.limits, allowed_cpus=tuple(range(len(cores)))))
+
+
+def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communication():
+    node = _node_of_clusters(38, 38)
+    compute = plan(node, ranks_per_node=1).ranks[0].compute
+    assert len(compute) < len(node.cores)
+    placed = contexts.places_of_threads(node, len(compute))
+    assert [cpu for cpu, _ in placed] == list(compute)
+    assert contexts.num_equal_clusters([0] * 37 + [1] * 38) == 2
+    assert contexts.num_equal_clusters([0] * 30 + [1] * 38) == 1
+    assert contexts.num_equal_clusters([]) == 1
+
+
+def _run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_a_child_forked_while_a_thread_is_inside_an_operator_goes_on(needs_library):
+    done = _run("""
+import os, threading, torch
+from dithc.engine import hcops
+hcops.use("c")
+torch.set_num_threads(2)
+x, w = torch.randn(2048, 512), torch.randn(512, 512)
+right = hcops.linear(x, w)
+busy = threading.Thread(target=lambda: [hcops.linear(x, w) for _ in range(10**9)], daemon=True)
+busy.start()
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        same = torch.equal(hcops.linear(x, w), right)
+        os._exit(0 if same else 1)
+    for _ in range(3000):
+        gone, status = os.waitpid(child, os.WNOHANG)
+        if gone:
+            break
+        threading.Event().wait(0.1)
+    assert gone and status == 0, (gone, status)
+print("all children continued", flush=True)
+os._exit(0)
+""")
+    assert "all children continued" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_process_ends_quietly_while_a_thread_is_inside_an_operator(needs_library):
+    done = _run("""
+import threading, time, torch
+from dithc.engine import hcops
+hcops.use("c")
+x, w = torch.randn(2048, 512), torch.randn(512, 512)
+threading.Thread(target=lambda: [hcops.linear(x, w) for _ in range(10**9)], daemon=True).start()
+time.sleep(1)
+""")
+    assert done.returncode == 0, (done.returncode, done.stderr)
+
+
+def test_a_core_has_its_share_of_a_shared_cache():
+    node = discover()
+    for level in (1, 2, 3):
+        held = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
+        share = contexts.cache_bytes(node, level)
+        assert share <= (held[0].size_bytes if held else 0)
+    assert contexts.cache_bytes(replace(node, caches=()), 1) == 0
+
+
+ALONE = """
+import os, torch
+torch.set_num_threads(2)
+from dithc.engine import hcops, native
+def tasks():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        status = open(f"/proc/self/task/{task}/status").read()
+        found[task] = status.split("Cpus_allowed_list:")[1].split()[0]
+    return found
+def torch_work():
+    return (torch.ones(512, 512) @ torch.ones(512, 512)).add_(torch.ones(512, 512)).sum()
+torch_work()
+before, threads, mask = tasks(), torch.get_num_threads(), os.sched_getaffinity(0)
+hcops.use("c")
+for _ in range(3):
+    hcops.linear(torch.randn(512, 256), torch.randn(256, 256))
+    torch_work()
+after = tasks()
+new = set(after) - set(before)
+assert all(after[task] == before[task] for task in before), (before, after)
+assert len(new) == 1, (before, after)  # one thread of the team next to the caller, and no second OpenMP pool
+assert torch.get_num_threads() == threads and os.sched_getaffinity(0) == mask
+print("untouched")
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.slow
+def test_torchs_threads_and_their_places_are_left_as_they_were(needs_library):
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600)
+    assert done.stdout.strip() == "untouched", done.stderr

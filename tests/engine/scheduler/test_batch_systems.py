@@ -1,0 +1,159 @@
+"""Tests of commands and parsers of each batch system, from manuals and recorded output."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.engine.scheduler.batch_systems import SYSTEMS, Request
+from dithc.engine.scheduler.queue import Job
+
+REQUEST = Request(
+    name="dithc-pretrain",
+    script=Path("/work/job.sh"),
+    out=Path("/work/job.out"),
+    nodes=2,
+    tasks=8,
+    cpus=12,
+    memory_mb=30_000,
+    minutes=90,
+    options=("-q", "large"),
+)
+
+
+SUBMITTED = {
+    "slurm": "--job-name=dithc-pretrain --nodes=2 --ntasks=8 --cpus-per-task=12 --mem=30000M --time=90",
+    "pbs": "-N dithc-pretrain -j oe -o /work/job.out -r y -l select=2:ncpus=48:mpiprocs=4:ompthreads=12:mem=30000mb "
+    "-l walltime=01:30:00 -l place=scatter",
+    "lsf": "-n 96 -R span[ptile=48] -R rusage[mem=30000MB/host] -W 90",
+    "fujitsu": "-L node=2,elapse=01:30:00,node-mem=30000M --mpi proc=8,max-proc-per-node=4",
+}
+NUMBERS = {
+    "slurm": {"4711\n": "4711", "4711;cluster\n": "4711"},
+    "pbs": {"1234.pbs01\n": "1234.pbs01"},
+    "lsf": {"Verifying ...\nJob <88120> is submitted to default queue <normal>.\n": "88120"},
+    "fujitsu": {"[INFO] PJM 0000 pjsub Job 238 submitted.\n": "238"},
+}
+
+
+def read(system: str, text: str, ask: int = 0) -> dict[str, Job]:
+    return {job.id: job for job in SYSTEMS[system].asks[ask].read(text)}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
+    submitted = SYSTEMS[system].submit(REQUEST)
+    assert submitted[-3:] == ["-q", "large", "/work/job.sh"], "options of the site must precede the script"
+    assert SUBMITTED[system] in " ".join(submitted)
+    for printed, number in (NUMBERS[system] | {"error: no such queue\n": None}).items():
+        assert SYSTEMS[system].number_in(printed) == number
+
+
+def test_one_rank_of_fujitsu_needs_no_mpi() -> None:
+    one = Request(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
+    assert "--mpi" not in SYSTEMS["fujitsu"].submit(one)
+
+
+def test_slurm_queue_and_accounting_are_read() -> None:
+    seen = read(
+        "slurm", "7|RUNNING|a|n[1-2]|None|0:05|/|\n8|PENDING|a||Resources|0:00|/|\n9|PREEMPTED|a|n1|None|0:31|/|\n"
+    )
+    assert (seen["7"].state, seen["7"].nodes, seen["7"].reason) == ("RUNNING", "n[1-2]", "")
+    assert (seen["8"].waits, seen["8"].reason) == (True, "Resources")
+    assert seen["9"].state == "PREEMPTED"
+    ended = read("slurm", "7|FAILED|75:0|n1|00:00:12|a|\n8|CANCELLED by 0|0:15|n1|00:00:02|a|\n", ask=1)
+    assert (ended["7"].state, ended["7"].status) == ("FAILED", 75)
+    assert (ended["8"].state, ended["8"].status) == ("CANCELLED", 143)
+
+
+PBS = """{
+    "timestamp":1700000000,
+    "pbs_version":"2022.1.1",
+    "pbs_server":"pbs01",
+    "Jobs":{
+        "1.pbs01":{"Job_Name":"dithc-tiles","job_state":"Q","comment":"Not Running: Insufficient amount of resource: ncpus"},
+        "2.pbs01":{"job_state":"R","exec_host":"n1/0*48+n2/0*48","resources_used":{"walltime":"00:10:00"}},
+        "3.pbs01":{"job_state":"F","Exit_status":0,"exec_host":"n1/0"},
+        "4.pbs01":{"job_state":"F","Exit_status":75},
+        "5.pbs01":{"job_state":"F","Exit_status":-29},
+        "6.pbs01":{"job_state":"F","Exit_status":-27},
+        "7.pbs01":{"job_state":"F","Exit_status":271,"Resource_List":{"walltime":"01:00:00"},
+                   "resources_used":{"walltime":"00:10:00"}},
+        "8.pbs01":{"job_state":"F","Exit_status":271,"Resource_List":{"walltime":"01:00:00"},
+                   "resources_used":{"walltime":"01:00:09"}},
+        "9.pbs01":{"job_state":"H"},
+        "10.pbs01":{"job_state":"F"},
+        "11.pbs01":{"job_state":"F","Exit_status":-3},
+        "12.pbs01":{"job_state":"E","Exit_status":0}
+    }
+}
+"""
+
+
+def test_pbs_states_and_exit_statuses_are_read() -> None:
+    seen = read("pbs", PBS)
+    states = [seen[f"{number}.pbs01"].state for number in range(1, 13)]
+    assert states[:6] == ["PENDING", "RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"]
+    assert states[6:] == ["CANCELLED", "TIMEOUT", "PENDING", "CANCELLED", "NODE_FAIL", "COMPLETING"]
+    assert seen["2.pbs01"].nodes == "n1,n2"
+    assert "Insufficient" in seen["1.pbs01"].reason
+    assert (seen["4.pbs01"].status, seen["7.pbs01"].status) == (75, 143)
+
+
+LSF = """{
+  "COMMAND":"bjobs",
+  "JOBS":7,
+  "RECORDS":[
+    {"JOBID":"1","STAT":"PEND","EXIT_CODE":"","EXIT_REASON":"","EXEC_HOST":"","PEND_REASON":"Job slot limit reached"},
+    {"JOBID":"2","STAT":"RUN","EXIT_CODE":"","EXIT_REASON":"","EXEC_HOST":"48*n1:48*n2","PEND_REASON":""},
+    {"JOBID":"3","STAT":"DONE","EXIT_CODE":"","EXIT_REASON":"","EXEC_HOST":"n1","PEND_REASON":""},
+    {"JOBID":"4","STAT":"EXIT","EXIT_CODE":"75","EXIT_REASON":"","EXEC_HOST":"n1","PEND_REASON":""},
+    {"JOBID":"5","STAT":"EXIT","EXIT_CODE":"140","EXIT_REASON":"TERM_RUNLIMIT: job killed after reaching LSF run time limit"},
+    {"JOBID":"6","STAT":"EXIT","EXIT_CODE":"130","EXIT_REASON":"TERM_OWNER: job killed by owner"},
+    {"JOBID":"7","STAT":"EXIT","EXIT_CODE":"137","EXIT_REASON":"TERM_PREEMPT: job killed after preemption"},
+    {"JOBID":"8","ERROR":"Job <8> is not found"},
+    {"JOBID":"9","STAT":"ZOMBI"}
+  ]
+}
+"""
+
+
+def test_lsf_states_and_termination_reasons_are_read() -> None:
+    seen = read("lsf", LSF)
+    states = [seen[str(number)].state for number in (1, 2, 3, 4, 5, 6, 7, 9)]
+    assert states == ["PENDING", "RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL"]
+    assert "8" not in seen
+    assert seen["2"].nodes == "n1,n2"
+    assert (seen["3"].status, seen["4"].status) == (0, 75)
+
+
+FUJITSU = """
+  ACCEPT QUEUED  STGIN  READY RUNING RUNOUT STGOUT   HOLD  ERROR   TOTAL
+       0      1      0      0      1      0      0      0      0       2
+
+JOB_ID     ST  EC  PC REASON
+238        QUE -   -  -
+239        RUN -   -  -
+240        EXT 0   0  -
+241        EXT 75  0  -
+242        EXT 137 11 ELAPSE LIMIT EXCEEDED
+243        EXT 137 12 MEMORY LIMIT EXCEEDED
+244        EXT 137 20 NODE DOWN
+245        CCL -   1  -
+246        EXT 0   18 ANOTHER JOB STARTED
+247        RJT -   2  REJECTED
+"""
+
+
+def test_fujitsu_states_and_pjm_codes_are_read() -> None:
+    seen = read("fujitsu", FUJITSU)
+    states = [seen[str(number)].state for number in range(238, 248)]
+    assert states[:4] == ["PENDING", "RUNNING", "COMPLETED", "FAILED"]
+    assert states[4:] == ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "PREEMPTED", "FAILED"]
+    assert seen["241"].status == 75
+    assert seen["242"].reason == "ELAPSE LIMIT EXCEEDED"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("text", ["", "error: cannot connect\n", "{", '{"Jobs": {}, "RECORDS": []}'])
+def test_answer_without_jobs_is_none(system: str, text: str) -> None:
+    assert read(system, text) == {}

@@ -1,0 +1,131 @@
+"""Tests of site properties from recorded Slurm output, and of the profile written from them."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dithc.config import load_machine
+from dithc.engine.doctor.profile_check import judge_ranks
+from dithc.engine.doctor.profile_writer import profile_text
+from dithc.engine.scheduler import Job, ended_because, slurm_site, waits_in_vain
+from dithc.engine.scheduler.slurm_site import minutes_of, read_site
+
+CONFIG = "AccountingStorageType   = accounting_storage/slurmdbd\nJobRequeue = 1\nMinJobAge  = 300 sec\nSLURM_VERSION = 22.05.8\n"
+PARTITIONS = (
+    "PartitionName=cpu Default=YES MaxNodes=4 MaxTime=1-12:30:00 State=UP PreemptMode=REQUEUE MaxMemPerNode=UNLIMITED\n"
+    "PartitionName=long Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN PreemptMode=OFF MaxMemPerNode=64000\n"
+)
+NODES = (
+    "NodeName=n1 CPUEfctv=76 CPUTot=76 RealMemory=256000 Sockets=2 State=IDLE Partitions=cpu,long\n"
+    "NodeName=n2 CPUEfctv=76 CPUTot=76 RealMemory=256000 Sockets=2 State=DOWN*+DRAIN Partitions=cpu\n"
+    "NodeName=n3 CPUEfctv=40 CPUTot=40 RealMemory=128000 Sockets=2 State=MIXED Partitions=cpu\n"
+)
+SITE = read_site(CONFIG, PARTITIONS, NODES, mpi="MPI plugin types are...\n\tpmix\n\tpmi2\n\tnone\n", accounting=True)
+
+
+def test_partitions_nodes_and_limits_are_read() -> None:
+    cpu, long = SITE.partitions
+    assert (cpu.is_default, cpu.max_minutes, cpu.max_nodes) == (True, 36 * 60 + 30, 4)
+    assert (long.is_up, long.max_minutes, long.max_nodes, long.max_memory_mb) == (False, None, None, 64000)
+    assert [(kind.names, kind.cpus, kind.is_up) for kind in cpu.kinds] == [
+        (("n1", "n2"), 76, True),
+        (("n3",), 40, True),
+    ]
+    assert SITE.mpi == ("pmix", "pmi2", "none")
+    assert SITE.min_job_age_seconds == 300
+    assert SITE.partition(None) == cpu
+    assert SITE.partition("nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("01:00:00", 60), ("2-00:00:00", 2880), ("UNLIMITED", None), ("00:30:59", 30)]
+)
+def test_times_of_slurm_are_minutes(text: str, minutes: int | None) -> None:
+    assert minutes_of(text) == minutes
+
+
+def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> None:
+    text, notes = profile_text("site", SITE, SITE.partitions[0], dies=4, nodes=2, account="acc")
+    (tmp_path / "config.yaml").write_text(text)
+    machine, content = load_machine(tmp_path)
+    assert (machine.ranks_per_node, machine.cpus_per_rank, machine.node_cores, machine.node_memory_mb) == (
+        4,
+        10,
+        40,
+        128000,
+    )
+    assert (machine.scheduler, machine.nodes, machine.max_minutes, machine.walltime) == ("slurm", 2, 2190, True)
+    assert content["default-resources"]["slurm_account"] == "acc"
+    assert content["slurm-status-command"] == "squeue", "finished jobs stay 300 s in the queue"
+    assert any("nodes differ" in note for note in notes)
+
+
+def test_finished_jobs_that_leave_the_queue_at_once_are_followed_by_the_accounting(tmp_path: Path) -> None:
+    short = replace(SITE, min_job_age_seconds=2)
+    for one, command in ((short, "sacct"), (replace(short, accounting=False), "squeue")):
+        text, _ = profile_text("s", one, one.partitions[0], dies=3, nodes=1, account=None)
+        (tmp_path / "config.yaml").write_text(text)
+        machine, content = load_machine(tmp_path)
+        assert content["slurm-status-command"] == command
+        assert machine.ranks_per_node == 1, "40 CPUs are not shared by 3 dies"
+
+
+SEEN = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
+
+
+def test_ranks_of_a_trial_that_see_what_they_should_are_well() -> None:
+    found = judge_ranks([SEEN, {**SEEN, "host": "n2"}], where="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0)
+    assert {finding.level for finding in found} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("change", "topic", "level"),
+    [
+        ({"size": 1}, "MPI", "bad"),
+        ({"token_seen": False}, "files", "bad"),
+        ({"cpus": 4}, "cores", "warn"),
+        ({"time": 500.0}, "clock", "warn"),
+        ({"huge_pages": "never"}, "huge pages", "warn"),
+    ],
+)
+def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, level: str) -> None:
+    found = judge_ranks([SEEN, SEEN | change], where="n", ranks=2, cpus=10, began=99.0, ended=101.0)
+    assert {finding.topic: finding.level for finding in found}[f"n: {topic}"] == level
+    assert all(finding.fix for finding in found if finding.level != "ok")
+
+
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser"])
+def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> None:
+    assert waits_in_vain(Job(id="1", state="PENDING", reason=reason)) is not None
+    assert waits_in_vain(Job(id="1", state="RUNNING", reason=reason)) is None
+    for passes in ("Priority", "Resources", "BeginTime", "Dependency", "QOSMaxJobsPerUserLimit"):
+        assert waits_in_vain(Job(id="1", state="PENDING", reason=passes)) is None
+
+
+def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
+    for state in ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "NODE_FAIL", "FAILED", "PREEMPTED"):
+        why, fix = ended_because(Job(id="1", state=state, status=1))
+        assert why
+        assert fix
+    assert "another training" in ended_because(Job(id="1", state="FAILED", status=76))[0]
+
+
+def node_shown(state: str, port: int) -> str:
+    return f"NodeName=n1 State={state} NodeAddr=127.0.0.1 Port={port}"
+
+
+def test_lost_nodes_are_those_that_are_down_or_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        shown = {
+            "up": node_shown("ALLOCATED", port),
+            "down": node_shown("DOWN+DRAIN", port),
+            "silent": node_shown("ALLOCATED*", port),
+            "unknown": None,
+        }
+        monkeypatch.setattr(slurm_site, "said", lambda line: shown.get(line[-1]))
+        assert slurm_site.lost(shown) == ["down", "silent"], "nodes without a state count as up"
+    monkeypatch.setattr(slurm_site, "said", lambda line: node_shown("ALLOCATED", port))
+    assert slurm_site.lost(["n1"]) == ["n1"], "its daemon does not answer"

@@ -1,0 +1,214 @@
+"""Planted copies of train tiles are found in any orientation, without false positives; unknown shares are None."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dithc.core.logging import UserError
+from dithc.evaluate import Extractor, compare, extract
+from dithc.evaluate.memorization import MOST_QUERIES, copied_share, evenly, take
+from dithc.evaluate.shards import TURNED_FILES
+from tests.evaluate.conftest import image_set
+
+FEATURES = 6
+TRAIN, REAL, COPIES, GENERATED = 30, 60, 16, 20
+IS_TRAIN = np.arange(REAL) < TRAIN
+SHARES = ("copies", "copies_held_out", "copies_n")
+
+
+def planted(*, train: int, images: int, copies: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return train rows far from the origin, and images (8, n, d) with `copies` near one of them in one of 8 views."""
+    draws = np.random.default_rng(seed)
+    rows = 1000 + draws.normal(size=(train, FEATURES))
+    views = 1000 + draws.normal(size=(8, images, FEATURES))
+    near = rows[draws.permutation(train)[:copies]] + 1e-4 * draws.normal(size=(copies, FEATURES))
+    views[draws.integers(0, 8, copies), np.arange(copies)] = near
+    return rows.astype(np.float32), views.astype(np.float32)
+
+
+def truth(train: np.ndarray, views: np.ndarray) -> float:
+    between = views.astype(np.float64)[:, :, None] - train[None, None].astype(np.float64)  # (8, n, m, d)
+    distances = np.linalg.norm(between, axis=3).min(axis=0)
+    first, second = np.sort(distances, axis=1)[:, :2].T
+    return float((first < second / 3).mean())
+
+
+def every(rows: np.ndarray) -> NDArray[np.bool_]:
+    return np.ones(len(rows), bool)
+
+
+def test_blocks_may_be_empty_and_large():
+    train, views = planted(train=2500, images=30, copies=7)
+    assert copied_share(views, [train[:0], train], every(train)) == truth(train, views)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100])
+def test_share_is_that_of_all_distances_however_rows_are_cut(block):
+    train, views = planted(train=50, images=40, copies=9)
+    other, chance = planted(train=30, images=30, copies=0, seed=1)
+    order = np.random.default_rng(2).permutation(80)
+    real, is_train = np.concatenate([train, other])[order], (np.arange(80) < 50)[order]
+    blocks = [real[i : i + block] for i in range(0, 80, block)]
+    assert copied_share(views, blocks, is_train) == truth(train, views) >= 9 / 40
+    assert copied_share(chance, blocks, is_train) == truth(train, chance)
+
+
+def test_images_as_near_to_a_second_tile_are_no_copies():
+    train = np.array([[0.0, 0], [0, 0], [10, 0], [13, 0]], np.float32)
+    images = np.array([[0.1, 0], [0, 0], [10.74, 0], [10.76, 0], [12.3, 0]], np.float32)
+    shares = [copied_share([images[i : i + 1]] * 8, [train], every(train)) for i in range(5)]
+    assert shares == [0, 0, 1, 0, 1]  # a duplicate tile has no nearest single tile; a third of 2.26 is 0.753
+
+
+def test_an_image_that_is_near_to_two_tiles_in_two_orientations_is_no_copy():
+    train = np.array([[0.0], [10.0], [50.0]], np.float32)
+    upright, turned = np.array([[0.1]], np.float32), np.array([[10.1]], np.float32)
+    assert copied_share([upright, upright], [train], every(train)) == 1
+    assert copied_share([upright, turned], [train], every(train)) == 0
+
+
+def test_large_sets_are_taken_evenly():
+    rows = np.arange(3 * MOST_QUERIES)
+    np.testing.assert_array_equal(evenly(rows), rows[::3])
+    assert evenly(rows[:5]).tolist() == [0, 1, 2, 3, 4]
+    assert len(evenly(rows[:0])) == 0
+    values = np.random.default_rng(0).normal(size=(100, 2))
+    blocks = [values[:1], values[1:1], values[1:60], values[60:]]
+    for chosen in (np.array([0, 1, 59, 60, 99]), np.array([5]), np.array([], np.int64), np.arange(100)):
+        np.testing.assert_array_equal(take(blocks, chosen), values[chosen])
+
+
+def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path):
+    peaks = []
+    views = [np.zeros((8, 64), np.float32)] * 8
+    for count in (2048, 16_384):
+        np.save(tmp_path / "real.npy", np.ones((count, 64), np.float32))
+        real = np.load(tmp_path / "real.npy", mmap_mode="r")
+        tracemalloc.start()
+        copied_share(views, [real], every(real))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] < 20e6
+
+
+def turns(image: np.ndarray) -> list[np.ndarray]:
+    """Return the 8 orientations by transposing and reversing."""
+    plain = [image, image[..., ::-1], image[..., ::-1, :], image[..., ::-1, ::-1]]
+    return plain + [one.swapaxes(-1, -2) for one in plain]
+
+
+class Coarse:
+    """A network that depends on orientation: its features are groups of four pixels."""
+
+    num_features = 3 * 16
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, images: Any) -> Any:
+        self.seen += len(images)
+        return images.float().reshape(len(images), 3, 4, 2, 4, 2).mean((3, 5)).flatten(1)
+
+
+@pytest.fixture
+def coarse(extractor: Extractor) -> Extractor:
+    said = {name: getattr(extractor, name) for name in ("name", "kind", "sha256", "resize", "comparable", "note")}
+    return Extractor(**said, num_features=Coarse.num_features, network=Coarse())
+
+
+@pytest.fixture
+def sets(images: np.ndarray) -> SimpleNamespace:
+    """Return 60 real images, and 20 images with 16 copies of train images (of the first 30), two per orientation."""
+    copies = [turns(images[i])[i % 8] for i in range(COPIES)]
+    return SimpleNamespace(real=images, generated=np.stack([*copies, *(images[30:34] // 2 + 60)]))
+
+
+@pytest.fixture
+def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Extract both sets into folders."""
+
+    def run(*, turned: bool = True) -> tuple[Path, Path]:
+        for name, rows in (("real", np.arange(TRAIN, REAL)), ("generated", np.arange(GENERATED))):
+            shown = getattr(sets, name)
+            images = image_set(shown, name, not_learnt=rows)
+            extract(images, coarse, tmp_path / name, shard_size=16, batch=7, turned=turned)
+        return tmp_path / "real", tmp_path / "generated"
+
+    return run
+
+
+def test_turned_copies_are_found_which_an_upright_search_misses(make, coarse, sets):
+    numbers = compare(*make(), is_train=IS_TRAIN)
+    real, generated = (np.stack([coarse(view) for view in turns(one)]) for one in (sets.real, sets.generated))
+    train = real[0, :TRAIN]
+    assert numbers["copies"] == truth(train, generated) >= COPIES / GENERATED
+    assert numbers["copies_held_out"] == truth(train, real[:, TRAIN:]) == 0
+    assert numbers["copies_n"] == [GENERATED, REAL - TRAIN]
+    assert truth(train, generated[:1]) == COPIES / 8 / GENERATED
+
+
+def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
+    plain = make(turned=False)
+    before = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in plain]
+    numbers = compare(*plain, is_train=IS_TRAIN)
+    more = make()
+    for folder, known in zip(more, before, strict=True):
+        found = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert found.keys() - known.keys() == set(TURNED_FILES)
+        assert all(found[name] == content for name, content in known.items())
+    again = compare(*more, is_train=IS_TRAIN)
+    assert [numbers[name] for name in ("fid", "kid", "floor")] == [again[name] for name in ("fid", "kid", "floor")]
+    assert [numbers[name] for name in SHARES] == [None] * 3
+    assert any("copies were not searched" in text for text in numbers["warnings"])
+    assert not any("copies" in text for text in again["warnings"])
+    make(turned=False)
+    assert not list(more[0].glob("turned*"))
+
+
+def test_what_an_interrupted_run_left_is_used_again_and_damage_is_not(make, coarse):
+    real, generated = make()
+    content, seen = (generated / TURNED_FILES[0]).read_bytes(), coarse.network.seen
+    make()
+    assert coarse.network.seen == seen
+    (generated / TURNED_FILES[0]).write_bytes(content[:-4] + b"abcd")
+    with pytest.raises(UserError, match="cannot be used"):
+        compare(real, generated, is_train=IS_TRAIN)
+    make()
+    assert (generated / TURNED_FILES[0]).read_bytes() == content
+    assert coarse.network.seen == seen + 7 * GENERATED
+    (real / TURNED_FILES[0]).unlink()
+    with pytest.raises(UserError, match="cannot be used"):
+        compare(real, generated, is_train=IS_TRAIN)
+
+
+def test_turned_images_of_other_tiles_are_refused(make):
+    with pytest.raises(UserError, match="features of other images"):
+        compare(*make(), is_train=np.arange(REAL) < TRAIN + 1)
+
+
+def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_path):
+    _, generated = make()
+    shown = sets.real[:TRAIN]
+    extract(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
+    numbers = compare(tmp_path / "train", generated, is_train=np.ones(TRAIN, bool))
+    assert numbers["copies"] >= COPIES / GENERATED
+    assert numbers["copies_held_out"] is None
+    assert numbers["copies_n"] == [GENERATED]
+
+
+def test_without_train_tiles_nothing_is_said_of_copies(make):
+    real, generated = make()
+    for numbers in (compare(real, generated), compare(real, generated, is_train=np.arange(REAL) < 1)):
+        assert [numbers[name] for name in SHARES] == [None] * 3
+        assert not any("copies" in text for text in numbers["warnings"])
+
+
+def test_features_of_other_tiles_are_refused(make):
+    with pytest.raises(UserError, match="features of 60 tiles"):
+        compare(*make(), is_train=np.arange(59) < 30)

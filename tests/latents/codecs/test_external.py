@@ -1,0 +1,427 @@
+"""Tests of external autoencoders against direct calls of their libraries, and of errors before any work."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dithc.config import codecs
+from dithc.core.logging import UserError
+from dithc.latents import Latents, open_codec
+from dithc.latents.codecs.diffusers_autoencoder import CLASSES
+from dithc.latents.encode import encode_tiles
+
+FEW = torch.Generator().manual_seed(3)
+X = torch.rand(3, 4, 16, 16, generator=FEW) * 2 - 1
+RGB = X[:, :3].contiguous()
+LEVELS = {
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "norm_num_groups": 4,
+}
+KL = {**LEVELS, "block_out_channels": (8, 8)}
+TINY = {"encoder_block_out_channels": (8, 8), "decoder_block_out_channels": (8, 8)}
+TINY |= {"num_encoder_blocks": (1, 1), "num_decoder_blocks": (1, 1)}
+DC = {f"{half}_block_types": ("ResBlock", "EfficientViTBlock") for half in ("encoder", "decoder")}
+DC |= {f"{half}_block_out_channels": (8, 8) for half in ("encoder", "decoder")}
+DC |= {f"{half}_layers_per_block": (1, 1) for half in ("encoder", "decoder")}
+DC |= {f"{half}_qkv_multiscales": ((), (5,)) for half in ("encoder", "decoder")}
+HUNYUAN = {"in_channels": 3, "out_channels": 3, "latent_channels": 8, "block_out_channels": (32, 32)}
+HUNYUAN |= {"layers_per_block": 1, "spatial_compression_ratio": 2, "sample_size": 16}
+
+# Class, settings, latent channels, and the shift and scale of the diffusers pipelines.
+NETWORKS: dict[str, tuple[str, dict[str, Any], int, Any, Any]] = {
+    "as Stable Diffusion": ("AutoencoderKL", KL, 4, 0.0, 0.18215),
+    "as FLUX": (
+        "AutoencoderKL",
+        KL | {"latent_channels": 16, "scaling_factor": 0.3611, "shift_factor": 0.1159},
+        16,
+        0.1159,
+        0.3611,
+    ),
+    "by channel": (
+        "AutoencoderKL",
+        KL | {"scaling_factor": 0.5, "latents_mean": (0.1, 0.2, -0.3, 0.4), "latents_std": (1.0, 2.0, 4.0, 0.5)},
+        4,
+        torch.tensor([0.1, 0.2, -0.3, 0.4]).view(-1, 1, 1),
+        torch.tensor([0.5, 0.25, 0.125, 1.0]).view(-1, 1, 1),
+    ),
+    "32 channels": ("AutoencoderTiny", TINY | {"latent_channels": 32}, 32, 0.0, 1.0),
+    "DC": (
+        "AutoencoderDC",
+        DC | {"latent_channels": 8, "attention_head_dim": 4, "scaling_factor": 0.41407},
+        8,
+        0.0,
+        0.41407,
+    ),
+    "asymmetric": (
+        "AsymmetricAutoencoderKL",
+        LEVELS | {"down_block_out_channels": (8, 8), "up_block_out_channels": (8, 8)},
+        4,
+        0.0,
+        0.18215,
+    ),
+    "as HunyuanImage": ("AutoencoderKLHunyuanImage", HUNYUAN | {"scaling_factor": 0.75289}, 8, 0.0, 0.75289),
+    "codes": ("VQModel", KL | {"latent_channels": 5, "vq_embed_dim": 3}, 3, 0.0, 0.18215),
+}
+
+
+def network(name: str, **settings: Any) -> Any:
+    """Return a diffusers autoencoder with random weights."""
+    import diffusers
+
+    torch.manual_seed(0)
+    return getattr(diffusers, name)(**settings).eval().requires_grad_(False)  # also selects kernels
+
+
+def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[Any, Path]:
+    """Return the network and its folder."""
+    net = network(name, **(settings or KL))
+    net.save_pretrained(folder / "net")
+    return net, folder / "net"
+
+
+def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings: Any) -> codecs.Diffusers:
+    return codecs.Diffusers(
+        kind="diffusers", path=str(path), latent_channels=latent_channels, factor=factor, **settings
+    )
+
+
+def given(net: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return mean and log-variance as computed by the library."""
+    found = net.encode(x)
+    if hasattr(found, "latent_dist"):
+        return found.latent_dist.mean, found.latent_dist.logvar
+    return found[0], None
+
+
+# diffusers
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@torch.no_grad()
+def test_latents_and_images_are_those_of_diffusers_to_the_bit(fake_tiles, tmp_path, kind) -> None:
+    name, settings, channels, shift, scale = NETWORKS[kind]
+    net, path = saved(tmp_path, name, **settings)
+    codec = open_codec(diffusers(path, channels), info=fake_tiles().info)
+    mean, logvar = codec.encode(RGB)
+    z, spread = given(net, RGB)
+    assert torch.equal(mean, (z - shift) * torch.as_tensor(scale))
+    assert codec.has_logvar == (logvar is not None) == (spread is not None)
+    if logvar is not None:  # the deviation is scaled like the mean
+        torch.testing.assert_close(logvar.exp().sqrt(), spread.exp().sqrt() * scale, rtol=1e-5, atol=0)
+    stored = (mean / torch.as_tensor(scale) + shift).contiguous()
+    assert torch.equal(codec.decode(mean), net.decode(stored).sample)
+    assert (codec.latent_channels, codec.factor, codec.scale, codec.bound) == (channels, 2, 1.0, None)
+
+
+def test_every_class_that_is_taken_is_compared() -> None:
+    assert {name for name, *_ in NETWORKS.values()} | {"AutoencoderKLFlux2"} == set(CLASSES)
+
+
+@torch.no_grad()
+def test_flux2_is_normalised_by_what_its_batch_norm_holds_of_each_channel(fake_tiles, tmp_path) -> None:
+    """Use latents with these statistics at each of the four places of 2 x 2 patches, over all places of a channel."""
+    net = network("AutoencoderKLFlux2", **KL, latent_channels=6, layers_per_block=1, batch_norm_eps=0.0)
+    net.bn.running_mean.copy_(torch.randn(24, generator=FEW))
+    net.bn.running_var.copy_(torch.rand(24, generator=FEW) + 0.5)
+    net.save_pretrained(tmp_path)
+    mean, std = (values.view(6, 2, 2) for values in (net.bn.running_mean, net.bn.running_var.sqrt()))
+    z = torch.stack([mean + std, mean - std]).double()  # (2, Z, 2, 2)
+    codec = open_codec(diffusers(tmp_path, 6), info=fake_tiles().info)
+    raw, _ = given(net, RGB)
+    middle, spread = z.mean(dim=(0, 2, 3)).view(-1, 1, 1), z.std(dim=(0, 2, 3), correction=0).view(-1, 1, 1)
+    torch.testing.assert_close(codec.encode(RGB)[0].double(), (raw.double() - middle) / spread, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_an_autoencoder_of_as_many_bands_takes_all_in_their_order(fake_tiles, tmp_path) -> None:
+    tiles = fake_tiles()
+    net, path = saved(tmp_path, **KL, in_channels=4, out_channels=4)
+    codec = open_codec(diffusers(path, bands="all"), info=tiles.info)
+    x = codec.input(tiles, np.arange(2))
+    assert codec.bands == ("B02", "B03", "B04", "B08")
+    assert np.array_equal(x.numpy(), tiles.scaled(np.arange(2)))
+    assert torch.equal(codec.encode(x)[0], net.encode(x).latent_dist.mean * 0.18215)
+    assert np.array_equal(codec.to_rgb(x), tiles.rgb(np.arange(2)))
+    assert not codec.id.startswith("diffusers-display-")
+
+
+@torch.no_grad()
+def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles, tmp_path) -> None:
+    net, path = saved(tmp_path)
+    groups = [["B04", "B03", "B02"], ["B08", "B04", "B03"]]
+    codec = open_codec(diffusers(path, bands=groups), info=fake_tiles().info)
+    mean, logvar = codec.encode(X)
+    one, other = X[:, [2, 1, 0]], X[:, [3, 2, 1]]
+    z = torch.cat([given(net, part)[0] for part in (one, other)], dim=1) * 0.18215
+    torch.testing.assert_close(mean, z, rtol=1e-5, atol=1e-6)  # a batch of all groups rounds differently
+    assert logvar is not None
+    assert (codec.latent_channels, mean.shape, logvar.shape) == (8, (3, 8, 8, 8), (3, 8, 8, 8))
+    first, second = (net.decode(part / 0.18215).sample for part in mean.chunk(2, dim=1))  # (3, 3, 16, 16) each
+    wanted = torch.stack(
+        [first[:, 2], (first[:, 1] + second[:, 2]) / 2, (first[:, 0] + second[:, 1]) / 2, second[:, 0]], 1
+    )
+    torch.testing.assert_close(codec.decode(mean), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, tmp_path) -> None:
+    info, path = fake_tiles().info, saved(tmp_path)[1]
+    moved = tmp_path / "moved"
+    ids = [open_codec(diffusers(path, **one), info=info).id for one in ({}, {"scale": 0.2}, {"shift": 0.1})]
+    path.rename(moved)
+    assert open_codec(diffusers(moved), info=info).id == ids[0]
+    assert len(set(ids)) == 3
+
+
+# programs
+
+
+class Halves(nn.Module):
+    """Small autoencoder of images in 0 to 1 with both methods, as in typical scripted models."""
+
+    def __init__(self, *, fault: str = "", stacked: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.down, self.up = nn.Conv2d(3, 16, 2, stride=2), nn.ConvTranspose2d(8, 3, 2, stride=2)
+        self.fault, self.stacked, self.calls = fault, stacked, 0
+        self.norm = nn.BatchNorm2d(3)
+
+    @torch.jit.export
+    def encode(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.fault == "state":
+            x = x + self.calls
+        if self.fault == "chance":
+            x = x + torch.rand_like(x)
+        if self.fault == "batch":
+            x = x - x.mean()
+        if self.fault == "nan":
+            x = x / 0.0 - x / 0.0
+        if self.fault == "raises":
+            assert x.shape[0] == 7, "seven tiles only"
+        given = self.down(x)
+        return given if self.stacked else given[:, :8]
+
+    @torch.jit.export
+    def decode(self, z: Tensor) -> Tensor:
+        out = self.up(z)
+        return out[:, :, 1:] if self.fault == "cut" else out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+class Half(nn.Module):
+    """One half, with a method of the complete autoencoder as `forward`."""
+
+    def __init__(self, whole: Halves, *, encodes: bool) -> None:
+        super().__init__()
+        self.down, self.up, self.encodes = whole.down, whole.up, encodes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(x)[:, :8] if self.encodes else self.up(x)
+
+
+def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: Any) -> codecs.Torchscript:
+    said = {"scale": 1.0, "trust": True, "low": 0.0} | settings
+    return codecs.Torchscript(
+        kind="torchscript", path=str(path), latent_channels=latent_channels, factor=factor, **said
+    )
+
+
+def written(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves, Path]:
+    """Return the network, and the file or folder of its program."""
+    net = Halves(**settings).eval()
+    if layout == "one":
+        torch.jit.script(net).save(str(folder / "net.pt"))
+        return net, folder / "net.pt"
+    examples = {"encoder": torch.rand(2, 3, 16, 16), "decoder": torch.rand(2, 8, 8, 8)}
+    for name, example in examples.items():
+        half = Half(net, encodes=name == "encoder").eval()
+        if layout == "pt":
+            torch.jit.trace(half, example).save(str(folder / f"{name}.pt"))
+        else:
+            batch = {"x": {0: torch.export.Dim("batch", min=1, max=1 << 16)}}
+            torch.export.save(torch.export.export(half, (example,), dynamic_shapes=batch), folder / f"{name}.pt2")
+    return net, folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("layout", ["one", "pt", "pt2"])
+@torch.no_grad()
+def test_a_program_is_called_with_tiles_of_its_range(fake_tiles, tmp_path, layout) -> None:
+    net, path = written(tmp_path, layout)
+    codec = open_codec(script(path, shift=0.25, scale=2.0), info=fake_tiles().info)
+    mean, logvar = codec.encode(RGB)
+    torch.testing.assert_close(mean, (net.encode((RGB + 1) / 2) - 0.25) * 2, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(codec.decode(mean), net.decode(mean / 2 + 0.25) * 2 - 1, rtol=1e-6, atol=1e-6)
+    assert logvar is None
+    assert codec.id.startswith("torchscript-display-")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@torch.no_grad()
+def test_a_program_may_give_both_moments(fake_tiles, tmp_path) -> None:
+    net, path = written(tmp_path, stacked=True)
+    mean, logvar = open_codec(script(path, moments="mean-logvar"), info=fake_tiles().info).encode(RGB)
+    both = net.encode((RGB + 1) / 2)
+    torch.testing.assert_close(torch.cat([mean, logvar], dim=1), both, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("fault", ["state", "chance", "batch", "nan", "raises", "cut"])
+def test_a_program_that_misbehaves_is_refused_before_work(fake_tiles, tmp_path, fault) -> None:
+    path = written(tmp_path, fault=fault)[1]
+    said = {
+        "nan": "NaN or infinity from encoding",
+        "raises": "seven tiles only",
+        "cut": r"decoded tiles \(2, 3, 15, 16\)",
+    }
+    with pytest.raises(
+        UserError, match=said.get(fault, "on the other tiles of its batch, on chance or on earlier calls")
+    ):
+        open_codec(script(path), info=fake_tiles().info)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tiles, tmp_path) -> None:
+    info = fake_tiles().info
+    torch.jit.script(nn.Conv2d(3, 8, 2)).save(str(tmp_path / "one.pt"))
+    with pytest.raises(UserError, match=r"without encode and decode[\s\S]*encoder.pt2"):
+        open_codec(script(tmp_path / "one.pt"), info=info)
+    with pytest.raises(UserError, match="no such file or folder"):
+        open_codec(script(tmp_path / "absent.pt"), info=info)
+    with pytest.raises(UserError, match="a folder without these files"):
+        open_codec(script(tmp_path), info=info)
+    for name in ("encoder", "decoder"):
+        (tmp_path / f"{name}.pt2").write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(UserError, match=r"encoder.pt2 cannot be read[\s\S]*again"):
+        open_codec(script(tmp_path), info=info)
+
+
+# rejected settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"latent_channels": 16}, r"latents \(2, 4, 4, 4\)[\s\S]*`latent_channels` 16"),
+        ({"factor": 4}, r"latents \(2, 4, 8, 8\)[\s\S]*`factor` 4"),
+        ({"factor": 3}, "multiples of 3"),
+        ({"bands": "all"}, r"3 bands[\s\S]*4, by `bands`"),
+        ({"bands": [["B02", "B03"], ["B04", "B08"]]}, r"3 bands[\s\S]*2, by `bands`"),
+        ({"bands": [["B02", "B03", "B04"]]}, r"lacks B08[\s\S]*source.bands"),
+        ({"bands": [["B02", "B03", "B04"], ["B08", "B12", "B11"]]}, "has B11, B12"),
+    ],
+    ids=str,
+)
+def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles, tmp_path, settings, said) -> None:
+    with pytest.raises(UserError, match=said):
+        open_codec(diffusers(saved(tmp_path)[1], **settings), info=fake_tiles().info)
+
+
+def test_latents_that_nobody_says_how_to_scale_are_refused(fake_tiles, tmp_path) -> None:
+    path = saved(tmp_path, "AutoencoderKLHunyuanImage", **HUNYUAN)[1]
+    with pytest.raises(UserError, match=r"is unknown[\s\S]*set the codec's `scale`"):
+        open_codec(diffusers(path, 8), info=fake_tiles().info)
+    assert open_codec(diffusers(path, 8, scale=0.75), info=fake_tiles().info).latent_channels == 8
+
+
+def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> None:
+    path = saved(tmp_path)[1]
+    config = path / "config.json"
+    text = config.read_text()
+    config.write_text(text.replace('"AutoencoderKL"', '"AutoencoderKLWan"'))
+    with pytest.raises(UserError, match=r"describes 'AutoencoderKLWan'[\s\S]*AutoencoderDC"):
+        open_codec(diffusers(path), info=fake_tiles().info)
+    config.write_text(text)
+    weights = path / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".bin"))
+    with pytest.raises(UserError, match=r"diffusion_pytorch_model.*no such file"):
+        open_codec(diffusers(path), info=fake_tiles().info)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bands": [["B02", "B03", "B04"], ["B08"]]}, "groups of 1 and 3 bands"),
+        ({"scale": [1.0, 2.0]}, "`scale` has 2 numbers: set one, or 4, one per channel"),
+        ({"shift": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift` has 5 numbers: set one, or 4 or 8"),
+        ({"scale": 0.0}, "greater than or equal to"),
+    ],
+    ids=str,
+)
+def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_path, settings, said) -> None:
+    with pytest.raises(ValidationError, match=said):
+        diffusers(tmp_path, **settings)
+
+
+def test_a_program_needs_trust_a_scale_and_a_range(tmp_path) -> None:
+    for settings, said in (({"trust": False}, "trust: true"), ({"high": 0.0}, "not below"), ({"scale": None}, "scale")):
+        with pytest.raises(ValidationError, match=said):
+            script(tmp_path, **settings)
+
+
+# datasets
+
+
+def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_tiles, tmp_path) -> None:
+    tiles = fake_tiles(count=6)
+    path = saved(tmp_path, "AutoencoderTiny", **TINY, latent_channels=32)[1]
+    codec = open_codec(diffusers(path, 32, scale=30.0), info=tiles.info)
+    encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a", batch=4)
+    latents = Latents(tmp_path / "latents", codec_id=codec.id)
+    wanted, _ = codec.encode(codec.input(tiles, np.arange(6)))
+    assert (latents.shape, latents.has_logvar, latents.scale) == ((32, 8, 8), False, 1.0)
+    torch.testing.assert_close(torch.from_numpy(latents.moments(np.arange(6))).float(), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("groups", ["display", [["B04", "B03", "B02"], ["B08", "B03", "B02"]]], ids=["one", "two"])
+def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_them_there(
+    fake_tiles, tmp_path, caplog, groups
+) -> None:
+    tiles, path = fake_tiles(count=12), saved(tmp_path, **KL, scaling_factor=0.001)[1]
+    open_codec(diffusers(path, bands=groups), info=tiles.info).look_at(tiles)
+    shift, scale = (
+        [float(value) for value in found.split(",")] for found in re.findall(r"`s\w+: \[([^\]]*)\]`", caplog.text)
+    )
+    caplog.clear()
+    codec = open_codec(diffusers(path, bands=groups, shift=shift, scale=scale), info=tiles.info)
+    codec.look_at(tiles)
+    assert not caplog.records
+    mean, logvar = codec.encode(codec.input(tiles, np.arange(12)))
+    assert logvar is not None
+    torch.testing.assert_close(mean.mean(dim=(0, 2, 3)), torch.zeros(len(shift)), rtol=0, atol=0.01)
+    variance = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
+    torch.testing.assert_close(variance, torch.ones(len(shift)), rtol=0.01, atol=0)
+
+
+def test_latents_that_fp16_cannot_hold_are_refused_before_a_shard_is_written(fake_tiles, tmp_path) -> None:
+    tiles = fake_tiles()
+    codec = open_codec(diffusers(saved(tmp_path)[1], scale=1e6), info=tiles.info)
+    with pytest.raises(UserError, match=r"largest magnitude[\s\S]*`shift: \["):
+        encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a")
+    assert not (tmp_path / "latents").exists()
+
+
+@pytest.mark.slow
+def test_shards_and_names_of_wrapped_modules_make_the_same_codec(tmp_path: Path, fake_tiles) -> None:
+    net, path = saved(tmp_path)
+    codec = open_codec(diffusers(path, bands="display"), info=fake_tiles().info)
+    net.save_pretrained(tmp_path / "shards", max_shard_size="3KB")
+    assert len(list((tmp_path / "shards").glob("*-of-*.safetensors"))) > 1
+    for file in (tmp_path / "shards").glob("*.safetensors"):
+        save_file({f"module._orig_mod.{name}": value for name, value in load_file(file).items()}, file)
+    for index in (True, False):
+        other = open_codec(diffusers(tmp_path / "shards", bands="display"), info=fake_tiles().info)
+        assert torch.equal(codec.encode(RGB)[0], other.encode(RGB)[0])
+        if index:
+            (tmp_path / "shards" / "diffusion_pytorch_model.safetensors.index.json").unlink()

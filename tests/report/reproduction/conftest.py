@@ -1,0 +1,29 @@
+"""Shared page of realistic documents."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.core.reproduction import Document
+from dithc.report import reproduction
+from tests.report.reproduction import documents
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of documents, figures and the page."""
+    return tmp_path_factory.mktemp("paper")
+
+
+@pytest.fixture(scope="session")
+def every(folder: Path) -> list[Document]:
+    """A document of each target."""
+    return documents.every(folder)
+
+
+@pytest.fixture(scope="session")
+def page(folder: Path, every: list[Document]) -> Path:
+    """The page of all documents."""
+    path = folder / "report.html"
+    reproduction.write_page(every, path)
+    return path

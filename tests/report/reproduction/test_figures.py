@@ -1,0 +1,115 @@
+"""Figures of targets: unmeasured values look different, and missing numbers are words."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+
+from dithc.core.reproduction import Cell, Document, Picture, Series
+from dithc.report import reproduction
+from dithc.report.figures import theme
+from dithc.report.reproduction.bars import panels_of
+from dithc.report.reproduction.figure import drawn
+from tests.report.reproduction import documents
+
+TARGETS = ("table1", "table2", "table3", "fig7", "fig9", "fig10", "fig11")
+ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
+
+
+def figure_of(document: Document, folder: Path = Path()) -> Any:
+    """Return the framed figure."""
+    return drawn(document, folder=folder, is_framed=True)
+
+
+def words(figure: Any) -> str:
+    """Return all texts of a figure."""
+    found = figure.findobj(lambda one: hasattr(one, "get_text"))
+    return "\n".join(one.get_text() for one in found if isinstance(one.get_text(), str))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_says_what_it_is_and_on_what_machine(target: str) -> None:
+    document = getattr(documents, target)()
+    said = words(figure_of(document))
+    assert f"{document.paper}. {document.title}" in said
+    assert "AMD EPYC, 2 cores, 23.5 GiB, x86_64 · scale node" in said
+    for note in document.notes:
+        assert note in said
+    assert "_nolegend_" not in said
+
+
+def test_draw_writes_a_drawing_and_a_picture_whose_bytes_are_the_same_again(tmp_path: Path) -> None:
+    files = {}
+    for name in ("one", "two"):
+        reproduction.draw(documents.table1(), tmp_path / name / "table1.node")
+        files[name] = {path.name: path.read_bytes() for path in (tmp_path / name).glob("[!.]*")}
+    assert sorted(files["one"]) == ["table1.node.png", "table1.node.svg"]
+    assert files["one"] == files["two"]
+    assert files["one"]["table1.node.png"].startswith(b"\x89PNG")
+    assert ElementTree.fromstring(files["one"]["table1.node.svg"]).tag.endswith("svg")
+
+
+def test_what_has_no_value_is_a_word_and_the_ratio_is_labelled() -> None:
+    said = words(figure_of(documents.table2()))
+    assert said.count("out of memory") == 10
+    assert re.search(r"3\.1 × paper", said), "41 s over the paper's 13.18"
+    assert "hollow: simulated" in said
+    assert "skipped" in words(figure_of(documents.table3()))
+
+
+def test_simulated_is_hollow_and_measured_is_filled() -> None:
+    figure = figure_of(documents.table2())
+    dots = [line for line in figure.findobj(lambda one: hasattr(one, "get_marker")) if line.get_marker() == "o"]
+    hollow = [line for line in dots if to_hex(line.get_markerfacecolor()) == theme.FACE]
+    assert len(dots) == 38
+    assert len(hollow) == 4
+
+
+def test_scaling_curves_are_told_apart_by_their_kind() -> None:
+    figure = figure_of(documents.fig10())
+    lines = {
+        " ".join(line.get_label().split()): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
+    }
+    starts = ("S/2, measured: 0.893", "DiT-HC, authors' logs", "dithc: hierarchical, fp32 wire S/2, simulated")
+    measured, printed, simulated = (line for start in starts for name, line in lines.items() if name.startswith(start))
+    assert (measured.get_marker(), printed.get_marker(), simulated.get_marker()) == ("o", "x", "o")
+    assert to_hex(simulated.get_markerfacecolor()) == theme.FACE != to_hex(measured.get_markerfacecolor())
+    assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))
+
+
+def test_a_cell_without_a_quantity_stands_with_the_others_of_its_column() -> None:
+    panels = panels_of(documents.table2())
+    assert [panel.title for panel in panels] == ["seconds an iteration", "peak memory of all ranks"]
+    assert all(panel.columns == ["DP+TP", "DP", "CFTP"] and len(panel.rows) == 8 for panel in panels)
+    assert panels[0].cells["112 XL/2", "DP"].status == "out of memory"
+
+
+@pytest.mark.parametrize("target", ["table2", "fig7", "fig8"])
+def test_an_empty_document_says_that_there_is_nothing(target: str) -> None:
+    said = words(figure_of(documents.document(target, "Nothing", "of anything", machine={}, versions={})))
+    assert "machine not recorded" in said
+    assert re.search(r"no (cells|curves|samples)", said)
+
+
+@pytest.mark.parametrize("target", ["table2", "fig7"])
+def test_odd_cells_are_drawn(target: str) -> None:
+    cells = [
+        Cell(id="a", row=ODD, column=ODD, quantity=ODD, unit="s", status="measured", value=0.0, file="a b.json"),
+        Cell(id="b", row=ODD, column="z", quantity="", status="skipped", reason=ODD),
+        documents.cell("c", "", "", "x", "", -3.0, status="simulated", reason="r", low=-4.0, high=1e9),
+        Cell(id="d", row="only published", column="z", quantity="q", status="published", published=7.0),
+    ]
+    series = [
+        Series(label=ODD, kind="measured", x=(1, 2), y=(None, None)),
+        Series(label="none", kind="published", x=(), y=()),
+    ]
+    figure = figure_of(documents.document(target, ODD, ODD, cells=cells, series=series, notes=[ODD] * 3))
+    figure.canvas.draw()
+
+
+def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+    document = documents.document("fig8", "Figure 8", "Samples", images=[Picture(label="one", path="not/there.png")])
+    assert "missing: not/there.png" in words(figure_of(document, tmp_path))

@@ -1,0 +1,185 @@
+"""Tests of caches across steps: exact without reuse, by their rule with reuse, independent of ranks and rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.core.logging import UserError
+from dithc.sample.parallel import Denoiser
+from dithc.sample.parallel.block_cache import Cached, cache_of
+from dithc.sample.parallel.rank_set import Ranks
+from tests.ranks import needs_launcher
+from tests.sample.parallel.test_parallel_denoiser import NETWORK, needs_kernels, said_by
+
+CALLS = 7
+SAMPLING = (
+    NETWORK
+    + f"""
+CALLS = {CALLS}
+SPEED = torch.linspace(0, 1, 5).view(5, 1, 1, 1)  # rows that move so fast fall out of step: each is to be decided by itself
+MOVE = torch.randn(5, 4, 16, 14, generator=torch.Generator().manual_seed(2))
+MOVE[:, :, 8:] *= 0.1  # most of it in the first half of the tokens
+
+def sampled(denoiser, rows=slice(None)):
+    x = [(X + 0.2 * call * SPEED * MOVE)[rows] for call in range(CALLS)]
+    return torch.stack([denoiser(x[call], T[rows] * 0 + 600 - 0.1 * call, Y[rows]) for call in range(CALLS)])
+"""
+)
+SOME: list[training.FirstBlock | training.Taylor] = [
+    training.FirstBlock(kind="first-block", threshold=0.1),
+    training.Taylor(kind="taylor", interval=3, order=2, warmup_steps=2),
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize("settings", SOME, ids=lambda one: one.kind)
+def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, settings) -> None:
+    whole = scope["sampled"](Denoiser(network, cache=settings))
+    for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
+        assert torch.equal(scope["sampled"](Denoiser(network, cache=settings), rows), whole[:, rows])
+
+
+def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
+    """Row by row in plain PyTorch: only the additions of the last full run are stored."""
+    settings = SOME[0]
+    cached = Denoiser(network, cache=settings)
+    found, runs = scope["sampled"](cached), 0
+    for row in range(5):
+        kept: list[Tensor] = []
+        for call in range(CALLS):
+            x = (scope["X"] + 0.2 * call * scope["SPEED"] * scope["MOVE"])[row : row + 1]
+            with torch.no_grad():
+                tokens = network.x_embedder(x) + network.pos_embed
+                c = network.t_embedder(torch.tensor([600.0 - 0.1 * call])) + network.y_embedder(
+                    scope["Y"][row : row + 1]
+                )
+                out = first = network.blocks[0](tokens, c)
+                if not kept or (first - tokens - kept[0]).abs().sum() >= settings.threshold * kept[0].abs().sum():
+                    for block in network.blocks[1:]:
+                        out = block(out, c)
+                    kept, runs = [first - tokens, out - first], runs + 2
+                patches = network.final_layer(first + kept[1], c)
+            image = patches.view(1, 8, 7, 2, 2, -1).permute(0, 5, 1, 3, 2, 4).reshape(1, -1, 16, 14)
+            assert scope["far"](found[call, row], image[0]) < 1e-4, (row, call)
+    assert cached.tally[:2].tolist() == [5 * CALLS + runs, 5 * CALLS * 3]
+
+
+class OneBlock:
+    def __init__(self, block: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.block = block
+
+    def __len__(self) -> int:
+        return 1
+
+    def __call__(self, tokens: Tensor, c: Tensor) -> Tensor:
+        return self.block(tokens, c)
+
+
+def walked(cache: Cached, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
+    tokens = torch.zeros(2, 3, 4)
+    return torch.stack([cache(OneBlock(block), tokens, torch.full((2, 4), time), time) for time in times])
+
+
+def taylor(**settings: Any) -> Cached:
+    made = cache_of(training.Taylor(kind="taylor", **settings), Ranks(), num_tokens=3)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -> None:
+    times = [1000.0, 930, 850, 760, 700, 610, 590, 500, 440, 300, 280, 200, 110, 60, 5, 0]  # unevenly spaced
+
+    def block(degree: int) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda x, c: x + 1 + (c[:, None] / 1000) ** degree
+
+    far = []
+    for degree in (order, order + 1):
+        settings = {"interval": 2, "order": order, "warmup_steps": 3 + order}
+        found = walked(taylor(**settings), block(degree), times)
+        far.append((found - walked(taylor(interval=1), block(degree), times)).abs().max().item())
+    assert far[0] < 2e-6
+    assert far[1] > 1e-3 / 10**order  # control: one degree more
+
+
+def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
+    x, t, y = scope["X"], scope["T"] * 0 + 500, scope["Y"]
+    for settings in SOME:
+        denoiser = Denoiser(network, cache=settings)
+        denoiser(x, t, y)
+        with pytest.raises(UserError, match="rows per network call"):
+            denoiser(x[:2], t[:2], y[:2])
+    with pytest.raises(UserError, match="500 twice"):
+        denoiser(x, t, y)
+
+
+GUIDED, TWO = {"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_parallel_degree": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "output"),
+    [
+        ({"cache": {"kind": "taylor"}, "sampler": "heun"}, "heun evaluates each timestep twice"),
+        ({"cache": {"kind": "taylor"}, "at": "codec"}, "`at` is codec"),
+        ({"cache": {"kind": "taylor"}, **GUIDED}, "`guidance_interval` some have no branch"),
+        ({"cache": {"kind": "taylor", "threshold": 0.1}}, "cache.taylor.threshold"),
+        ({"cache": {"kind": "taylor", "interval": 0}}, "interval"),
+        ({"cache": {"kind": "first-block", "threshold": -0.1}}, "threshold"),
+        ({"cache": {"kind": "other"}}, "first-block"),
+        ({"pipefusion": TWO, "at": "codec"}, "`at` is codec"),
+        ({"pipefusion": TWO, "size": 512, "windows": {}, "images": 1}, "which `windows` change"),
+        ({"pipefusion": TWO, "cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
+        ({"pipefusion": TWO, **GUIDED}, "`guidance_interval` some have no branch"),
+        ({"pipefusion": {}}, "has no effect"),
+        ({"pipefusion": TWO | {"warmup_steps": 0}}, "warmup_steps"),
+        ({"pipefusion": TWO | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, output) -> None:
+    with pytest.raises(ValueError, match=output):
+        training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
+
+
+ON_RANKS = (
+    SAMPLING
+    + """
+import pickle
+n = int(sys.argv[2])
+CACHES = pickle.load(open(sys.argv[1], "rb"))
+with ranks(n) as group:
+    over = group.part([list(range(n))])
+    mine = Ranks(group.rank, n, over)
+    found = []
+    for kind in KINDS[1:]:
+        model = network(kind)
+        lengths = cut(model.config.num_tokens, n)
+        for cache in CACHES:
+            one = Denoiser(model, cache=cache)
+            alone = sampled(one)
+            ways = {"rows": Denoiser(model, cache=cache, rows=mine),
+                    "shared": Denoiser(model, cache=cache, tokens=mine, over=SharedKeys(mine, lengths)),
+                    "ulysses": Denoiser(model, cache=cache, tokens=mine, over=Messages(mine, ONE, lengths))}
+            exact = {}
+            for name, way in ways.items():
+                made = sampled(way)
+                counts = mine.sum_(way.tally[:2].clone().float())
+                exact[name] = torch.equal(made, alone) and torch.equal(counts, one.tally[:2].float())
+            found.append(exact)
+    gathered = group.gather_objects(found)
+    if group.rank == 0:
+        print("output " + json.dumps([found for output in gathered for found in output]))
+"""
+)
+
+
+@pytest.mark.mpi
+@needs_launcher
+@needs_kernels
+def test_ranks_give_the_bits_of_one(tmp_path) -> None:
+    found = said_by(ON_RANKS, 2, tmp_path, given=SOME)
+    assert len(found) == 2 * len(SOME)
+    assert all(all(exact.values()) for exact in found), found

@@ -1,0 +1,86 @@
+"""Tests of degrees: valid combinations, and the order of preference."""
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.model import DiTConfig
+from dithc.sample.parallel import Degrees, Work, least
+from dithc.sample.parallel.rank_set import cut, starts
+
+
+def shards(images: int) -> list[int]:
+    return [min(64, images - at) for at in range(0, images, 64)]
+
+
+XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=32)
+
+
+def work_of(shards: list[int], **more: int) -> Work:
+    return Work.of(XL, shards=shards, **more)
+
+
+@pytest.mark.parametrize(
+    ("images", "branches", "ranks", "expected"),
+    [
+        (64, 1, 2, Degrees(data=2)),
+        (1, 2, 2, Degrees(cfg=2)),
+        (1, 1, 2, Degrees(shared=2)),
+        (1, 2, 4, Degrees(cfg=2, shared=2)),
+        (2, 2, 8, Degrees(data=2, cfg=2, shared=2)),
+        (10_000, 2, 157, Degrees()),
+    ],
+)
+def test_images_first_then_branches_then_tokens(images, branches, ranks, expected) -> None:
+    work = work_of(shards(images), branches=branches)
+    assert least(work, ranks=ranks, ranks_a_node=ranks) == expected
+
+
+def test_windows_of_a_scene_are_shared_before_tokens() -> None:
+    work = work_of([1], branches=2, windows=25)
+    assert least(work, ranks=2, ranks_a_node=2).rows == 2
+    found = least(work, ranks=64, ranks_a_node=4)
+    assert (found.rows, found.tokens) == (50, 1)  # one branch of one window per rank
+    assert least(work, ranks=100, ranks_a_node=4).tokens == 2
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"windows": 2, "ulysses": 4}) == Degrees(windows=2, ulysses=4)
+    scenes = work_of([1, 1, 1], windows=25)
+    assert least(scenes, ranks=3, ranks_a_node=3) == Degrees()  # one scene per rank, without exchange
+
+
+def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
+    work = work_of([1])
+    assert least(work, ranks=4, ranks_a_node=4) == Degrees(shared=4)
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 1, "ring": 1}) == Degrees(shared=4)
+    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4, "ring": 2}) == Degrees(ulysses=4, ring=2)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"cfg": 2}, "without guidance"),
+        ({"shared": 3}, "does not divide"),
+        ({"ulysses": 3}, "16 heads are not a multiple of 3"),
+        ({"ring": 5}, "5 ranks, and there are 4"),
+        ({"data": 4, "shared": 2}, "there are 4"),
+        ({"shared": 2, "ring": 2}, "through memory or by messages"),
+        ({"windows": 2}, "2 ranks for 1 window"),
+    ],
+)
+def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
+    with pytest.raises(UserError) as error:
+        least(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
+    assert words in str(error.value)
+    assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "fix"))
+
+
+def test_more_ranks_than_tokens_are_refused() -> None:
+    with pytest.raises(UserError, match="4 ranks for 3 tokens"):
+        least(Work(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, 3), (2, 4), (0, 2), (9, 3)])
+def test_parts_are_even_and_cover_everything(count, size) -> None:
+    lengths = cut(count, size)
+    assert sum(lengths) == count
+    assert max(lengths) - min(lengths) <= 1
+    assert sorted(lengths, reverse=True) == lengths
+    assert starts(lengths) == [sum(lengths[:i]) for i in range(size)]

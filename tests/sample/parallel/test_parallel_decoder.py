@@ -1,0 +1,219 @@
+"""Tests of decoding on several ranks: one image by rows against the complete decoder, and complete images bitwise."""
+
+import json
+import logging
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from dithc.config import codecs
+from dithc.core.logging import UserError
+from dithc.latents import open_codec
+from dithc.sample.parallel.parallel_decoder import Decoding, _normed, decoded_rows, obstacle
+from dithc.sample.parallel.rank_set import Ranks
+from tests.ranks import needs_launcher, on_ranks
+
+INFO = {
+    "bands": ["R", "G", "B"],
+    "scale": 1.0,
+    "offset": 0.0,
+    "statistics": [{"low": 0.0, "high": 1.0}] * 3,
+    "display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 1.0},
+    "size": 16,
+}
+CODECS = """
+import json, pickle, sys
+from pathlib import Path
+import numpy as np
+import torch
+from dithc.config import codecs
+from dithc.latents import open_codec
+from dithc.latents.codecs import KlCodec, autoencoder
+
+def ours(info):
+    torch.manual_seed(0)
+    net = autoencoder.Autoencoder(autoencoder.Sizes(
+        bands=3, factor=4, latent_channels=4, width=16, encoder_blocks=1, decoder_blocks=3))
+    for weight in [*net.parameters(), net.mean]:
+        torch.nn.init.normal_(weight, std=0.2)  # zero-initialized layers would hide contributions of convolutions
+    return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))
+
+def opened(folder, info):
+    sd = codecs.SdVae(kind="sd-vae", path=f"{folder}/sd")
+    bands = [["R", "G", "B"], ["B", "G", "G"]]
+    foreign = codecs.Diffusers(kind="diffusers", path=f"{folder}/foreign", latent_channels=4, factor=2, bands=bands)
+    return {"kl": ours(info), "sd": open_codec(sd, info=info), "foreign": open_codec(foreign, info=info)}
+"""
+ALL_WAYS = (
+    CODECS
+    + """
+from dithc import diffusion
+from dithc.engine.comm import ranks
+from dithc.config import training
+from dithc.model import DiT
+from dithc.sample.parallel import Degrees, Team, parallel_decoder
+from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel.rank_set import cut
+from dithc.sample.generate import ALONE, Images
+
+folder, info = pickle.loads(Path(sys.argv[1]).read_bytes())
+n = int(sys.argv[2])
+parallel_decoder.AT_ONCE = 1000  # several pieces of a map, also of a small one
+
+def far(found, full):
+    return None if found is None else ((found - full).abs().max() / full.abs().max()).item()
+
+TEAMS = {
+    2: [Degrees(cfg=2), Degrees(ulysses=2)],
+    3: [Degrees(ulysses=3)],
+    4: [Degrees(cfg=2, ulysses=2), Degrees(data=2, ulysses=2)],
+}
+
+def sampled(team):
+    torch.manual_seed(0)
+    model = DiT.from_preset("DiT-S/2", hidden_size=48, num_heads=6, depth=1, num_classes=3, input_size=(8, 6))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.1)
+    settings = training.Evaluation(run="x", images=3, sampler="ddim", steps=2, guidance=2.0, extractor="e")
+    objective = diffusion.Objective.of(training.Objective())
+    given = dict(evaluation=settings, classes=np.arange(3), objective=objective, bf16=False)
+    alone = Images(model.eval(), ours(info), **given).images(range(3))
+    one = Images(model, ours(info), **given, team=team, parallel_vae=True)
+    made = team.collected(one.images(team.mine(range(3))), range(3))
+    return far(made, alone)
+
+output = {}
+with ranks(n) as group:
+    mine = Ranks(group.rank, n, group.part([list(range(n))]))
+    for name, codec in opened(folder, info).items():
+        z = torch.randn(3, codec.latent_channels, 13, 9, generator=torch.Generator().manual_seed(1))
+        z[:, :, :6] *= 3.0  # so that ranks have other statistics
+        full, before = parallel_decoder.Decoding(codec, Ranks())(z), codec.decode(z[:1])
+
+        def by_rows(lengths):
+            part = parallel_decoder.decoded_rows(codec, z[:1], mine, lengths=lengths)
+            factor = full.shape[2] // 13
+            return far(mine.collected(part, [factor * length for length in lengths], dim=2), full[:1])
+
+        found = {"obstacle": parallel_decoder.obstacle(codec)}
+        even, uneven = cut(13, n), [1] * (n - 1) + [14 - n]
+        found["rows"] = [by_rows(lengths) for lengths in (even, uneven, uneven[::-1])]
+        found["again"] = torch.equal(codec.decode(z[:1]), before)  # no replacement remains
+        alone = codec.decode(z[:1, :, sum(even[:mine.rank]):][:, :, :even[mine.rank]])  # a tile
+        found["tile"] = far(mine.collected(alone, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
+        images = {way: parallel_decoder.Decoding(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
+        if group.rank == 0:
+            found["images"] = {str(way): [far(one, real) for one, real in zip(made, full, strict=True)]
+                               for way, made in images.items()}
+        else:
+            found["empty"] = [len(made) for made in images.values()]
+        if name == "sd":
+            truth = codec.net.net.double().decode(z[:1].double() / codec.scale).sample
+            found["truth"] = far(full[:1], truth)
+        output[name] = found
+    output["sampled"] = {str(degrees): sampled(Team.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
+    gathered = group.gather_objects(output)
+    if group.rank == 0:
+        print("output " + json.dumps(gathered))
+"""
+)
+MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return autoencoders of diffusers: like Stable Diffusion's, and with attention in a block that doubles rows."""
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    made = tmp_path_factory.mktemp("networks")
+    common = {"down_block_types": ("DownEncoderBlock2D",) * 2, "block_out_channels": (8, 16), "norm_num_groups": 4}
+    ups = ("AttnUpDecoderBlock2D", "UpDecoderBlock2D")
+    for name, settings in {"sd": {}, "foreign": {"up_block_types": ups, "use_post_quant_conv": False}}.items():
+        torch.manual_seed(2)
+        net = AutoencoderKL(**common, **({"up_block_types": ("UpDecoderBlock2D",) * 2} | settings))
+        for weight in net.parameters():
+            nn.init.normal_(weight, std=0.3)
+        net.save_pretrained(made / name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    scope: dict = {}
+    exec(CODECS, scope)
+    return scope["opened"](folder, INFO)
+
+
+@pytest.mark.mpi
+@needs_launcher
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
+def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
+    done = on_ranks(ALL_WAYS, ranks=ranks, given=(str(folder), INFO), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
+    first, *others = json.loads(line.removeprefix("output "))
+    assert len(alike := first.pop("sampled").values()) > 0
+    assert max(alike) < 1e-5
+    assert all(far is None for one in others for far in one.pop("sampled").values())
+    for name, found in first.items():
+        assert found["obstacle"] is None
+        assert found["again"]
+        assert max(found["rows"]) < 1e-5, (name, found)
+        assert found.get("truth", 0.0) < 1e-5
+        assert found["tile"] > 1e-2, (name, found)
+        images, whole = found["images"], 3 - 3 % ranks
+        assert max(images["True"]) < 1e-5
+        assert images["False"] == [0.0] * 3
+        assert images["auto"][:whole] == [0.0] * whole
+        assert max(images["auto"]) < 1e-5
+    assert all(found["empty"] == [0, 0, 0] for one in others for found in one.values())
+
+
+def test_rank_that_is_alone_decodes_as_ever(opened) -> None:
+    for codec in opened.values():
+        z = torch.randn(2, codec.latent_channels, 5, 3)
+        expected = torch.cat([codec.decode(one) for one in z.split(1)])
+        for found in (Decoding(codec, Ranks(), by_rows=True)(z), decoded_rows(codec, z, Ranks())):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_norms_of_channels_that_lie_last_are_exact() -> None:
+    norm = nn.GroupNorm(8, 8)
+    x = torch.randn(1, 8, 256, 512).add_(0.7).contiguous(memory_format=torch.channels_last)
+    expected = nn.functional.group_norm(x.double(), 8)
+    assert (_normed(norm, Ranks())(x) - expected).abs().max() < 2e-6
+    assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
+
+
+def test_fewer_rows_than_ranks_are_refused(opened) -> None:
+    with pytest.raises(UserError, match=r"latents of 2 rows for 3 ranks") as refused:
+        Decoding(opened["kl"], Ranks(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
+    assert "machine.sampling.parallel_vae" in str(refused.value)
+
+
+def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, caplog) -> None:
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    pixels = open_codec(codecs.PixelCodec(kind="pixel"), info=INFO)
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        assert "its decoder layers are not accessible" in str(obstacle(pixels))
+        assert Decoding(pixels, Ranks(0, 2), by_rows=True)._by_rows is False
+    assert re.search(r"decode complete images each: pixel-\w+ cannot be partitioned by rows", caplog.text)
+    with caplog.at_level(logging.INFO, logger="dithc"):
+        caplog.clear()
+        assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)
+        assert not caplog.text, "rows were not requested"
+    for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
+        layer = opened["kl"].net.decoder[0]
+        kept = {name: getattr(layer, name) for name in change}
+        vars(layer).update(change)
+        assert "because layer 0 (Conv2d)" in str(obstacle(opened["kl"]))
+        vars(layer).update(kept)
+    assert obstacle(opened["kl"]) is None
+    net = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, act_fn="gelu")
+    kept, opened["sd"].net.net = opened["sd"].net.net, net
+    assert "(GELU)" in str(obstacle(opened["sd"]))
+    opened["sd"].net.net = kept

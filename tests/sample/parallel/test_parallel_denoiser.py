@@ -1,0 +1,145 @@
+"""Tests of a network call on several ranks: the bits of one rank, except for a ring, which rounds differently."""
+
+import json
+
+import pytest
+import torch
+
+from dithc.engine import hcops, native
+from dithc.sample.parallel import Denoiser
+from tests.ranks import needs_launcher, on_ranks
+
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+
+NETWORK = """
+import json, sys
+import torch
+from dithc.engine.comm import ranks
+from dithc.model import DiT, fused_blocks
+from dithc.sample.parallel import Denoiser, Degrees, Team
+from dithc.sample.parallel.attention import Messages, SharedKeys
+from dithc.sample.parallel.rank_set import Ranks, cut
+
+KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position": "rope", "qk_norm": True})
+ONE = Ranks()
+X = torch.randn(5, 4, 16, 14, generator=torch.Generator().manual_seed(1))
+T, Y = torch.linspace(3.5, 999, 5), torch.arange(5)
+
+def network(kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 96, "num_heads": 6, "depth": 3, "num_classes": 10, "input_size": (16, 14)}
+    model = DiT.from_preset("DiT-S/2", **(sizes | kind))
+    for weight in model.parameters():
+        if weight.requires_grad:
+            torch.nn.init.normal_(weight, std=0.1)  # includes heads and gates, which are zero in an untrained network
+    return model.eval()
+
+def far(found, expected):
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+"""
+ALL_WAYS = (
+    NETWORK
+    + """
+n = int(sys.argv[2])
+output = []
+with ranks(n) as group:
+    over = group.part([list(range(n))])
+    mine = Ranks(group.rank, n, over)
+    pairs = [group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])] if n == 4 else None
+    for kind in KINDS:
+        model = network(kind)
+        lengths = cut(model.config.num_tokens, n)
+        for bf16 in (False, True):
+            alone = Denoiser(model, bf16=bf16)(X, T, Y)
+            shared = Denoiser(model, bf16=bf16, tokens=mine, over=SharedKeys(mine, lengths))
+            shared(X[:1], T[:1], Y[:1])  # the memory grows behind it
+            found = {"exact": {
+                "rows": torch.equal(Denoiser(model, bf16=bf16, rows=mine)(X, T, Y), alone),
+                "shared": torch.equal(shared(X, T, Y), alone),
+                "shared, fewer rows": torch.equal(shared(X[:2], T[:2], Y[:2]), alone[:2]),
+            }, "bf16": bf16}
+            if 6 % n == 0:
+                ulysses = Denoiser(model, bf16=bf16, tokens=mine, over=Messages(mine, ONE, lengths))
+                found["exact"]["ulysses"] = torch.equal(ulysses(X, T, Y), alone)
+            found["ring"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Messages(ONE, mine, lengths))(X, T, Y), alone)
+            if pairs:
+                usp = Messages(Ranks(group.rank % 2, 2, pairs[0]), Ranks(group.rank // 2, 2, pairs[1]), lengths)
+                found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
+            # Control: each rank uses its own tokens only, as if they were the image.
+            class Isolated:
+                in_sequence, absent, begin, most_tokens, turn = False, lambda self: None, lambda self: None, 1, (0, 0)
+                def attention(self, qkv, num_heads):
+                    from dithc.engine.hcops.c import matrix
+                    return matrix.attention_forward(qkv, num_heads)[0]
+            found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
+            output.append(found)
+    # Uneven partition: one rank exceeds the work of a single call and another does not. All ranks must decide equally.
+    model = network({"input_size": (14, 14)})
+    lengths = cut(49, n)
+    weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
+    x, t, y = X[:, :, :14], T, Y
+    alone = Denoiser(model)(x, t, y)
+    fused_blocks.MOST_FLOP = 2 * weights * len(x) * 49 / n
+    output[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
+    # Memory read in one part of a pass is not written in the next.
+    over = SharedKeys(mine, lengths)
+    layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
+    c = torch.ones(1, 96)
+    with torch.no_grad():
+        over.begin()
+        (first,) = over.linears(c, layers[:1], torch.float32)
+        kept = first.clone()
+        list(over.linears(2 * c, layers[1:2], torch.float32))
+        output[0]["exact"]["parts"] = torch.equal(first, kept)
+        output[0]["exact"]["columns"] = far(kept, torch.nn.functional.linear(c, *layers[0])) < 1e-5
+    gathered = group.gather_objects(output)
+    if group.rank == 0:
+        print("output " + json.dumps([found for output in gathered for found in output]))
+"""
+)
+
+
+def said_by(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
+    done = on_ranks(program, ranks=ranks, given=given, folder=folder)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
+    return json.loads(line.removeprefix("output "))
+
+
+MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
+
+
+@pytest.mark.mpi
+@needs_launcher
+@needs_kernels
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
+def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
+    found = said_by(ALL_WAYS, ranks, tmp_path)
+    assert len(found) == ranks * 4  # every rank has the complete output
+    for one in found:
+        assert all(one["exact"].values()), one
+        assert one["control"] > 0.05
+        for way in {"ring", "usp"} & set(one):
+            assert one[way] < (2e-2 if one["bf16"] else 2e-6), one
+
+
+@needs_kernels
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> None:
+    x, t, y = torch.randn(33, 4, 16, 14), torch.rand(33) * 999, torch.randint(0, 10, (33,))
+    denoiser = Denoiser(network, bf16=bf16)
+    whole = denoiser(x, t, y)
+    for rows in (1, 2, 8, 9, 16, 17):
+        assert torch.equal(denoiser(x[:rows], t[:rows], y[:rows]), whole[:rows])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        plain = network(x, t, y)
+        few = network(x[:2], t[:2], y[:2])
+    if not bf16:  # control: a separate product depends on its number of rows; rounding to bf16 may hide it
+        assert not torch.equal(few, plain[:2])
+    torch.testing.assert_close(whole, plain.float(), rtol=0, atol=0.05 if bf16 else 1e-4)
+
+
+def test_the_reference_serves_too(network) -> None:
+    x, t, y = torch.randn(3, 4, 16, 14), torch.rand(3) * 999, torch.randint(0, 10, (3,))
+    with hcops.use("reference"), torch.no_grad():
+        torch.testing.assert_close(Denoiser(network)(x, t, y), network(x, t, y))

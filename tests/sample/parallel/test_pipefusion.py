@@ -1,0 +1,203 @@
+"""Tests of pipeline stages: patches follow their rule, are exact without stale keys, for any number of stages."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dithc.core.logging import UserError
+from dithc.engine import hcops
+from dithc.model import DiT
+from dithc.sample.parallel import Degrees, Denoiser, Work, least, planner
+from dithc.sample.parallel.rank_set import cut
+from tests.ranks import needs_launcher
+from tests.sample.parallel.test_degrees import XL
+from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, said_by
+
+CALLS, DEPTH, TOKENS = 4, 5, 56
+SAMPLING = (
+    NETWORK.replace('"depth": 3', f'"depth": {DEPTH}')
+    + f"""
+from dithc.config import training
+CALLS = {CALLS}
+def way(patches, warmup, stages=1):
+    return training.Pipefusion(
+        pipefusion_parallel_degree=stages, num_pipeline_patch=patches, warmup_steps=warmup)
+def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
+    places = [stride * call for call in range(calls)]
+    return torch.stack([
+        denoiser(X[rows] * (1 + 0.02 * place), T[rows] * 0 + 600 - 5 * place, Y[rows]) for place in places])
+"""
+)
+
+
+def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) -> Tensor:
+    """Return all patches together in plain PyTorch: a mask over the new and the old keys of all tokens."""
+    fresh = owner[None, :] <= owner[:, None]  # new keys that the token of a row attends to
+    mask = torch.cat([fresh, ~fresh], dim=1)
+    heads = model.config.num_heads
+    for number, block in enumerate(model.blocks):
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = (
+            part[:, None] for part in block.adaLN_modulation(c).chunk(6, dim=1)
+        )
+        normed = F.layer_norm(x, x.shape[2:], eps=1e-6) * (1 + scale_a) + shift_a
+        query, *new = block.attn.qkv(normed).chunk(3, dim=2)
+        before = old[number].chunk(2, dim=2) if len(old) > number else new
+        old[number : number + 1] = [torch.cat(new, dim=2)]
+        key, value = (torch.cat(both, dim=1) for both in zip(new, before, strict=True))
+        q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key, value))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        x = x + gate_a * block.attn.proj(mixed)
+        normed = F.layer_norm(x, x.shape[2:], eps=1e-6) * (1 + scale_m) + shift_m
+        x = x + gate_m * block.mlp.fc2(F.gelu(_first(block, normed), approximate="tanh"))
+    return model.final_layer(x, c)
+
+
+def _first(block: Any, x: Tensor) -> Tensor:
+    return F.linear(x, block.mlp.fc1.weight, block.mlp.fc1.bias)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["c", "reference"])
+@pytest.mark.parametrize("patches", [3, TOKENS])
+def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
+    network, scope, use_backend, backend, patches
+) -> None:
+    use_backend(backend)
+    found = scope["sampled"](Denoiser(network, pipefusion=scope["way"](patches, 1)))
+    owner = torch.repeat_interleave(torch.arange(patches), torch.tensor(cut(TOKENS, patches)))
+    far = {}
+    for name, order in (("rule", owner), ("control", owner.flip(0))):
+        old: list[Tensor] = []
+        for call in range(CALLS):
+            with torch.no_grad(), hcops.use("reference"):
+                tokens = network.x_embedder(scope["X"] * (1 + 0.02 * call)) + network.pos_embed
+                c = network.t_embedder(torch.full((5,), 600.0 - 5 * call)) + network.y_embedder(scope["Y"])
+                expected = by_rule(network, tokens, c, order if call else order * 0, old)
+        image = expected.view(5, 8, 7, 2, 2, -1).permute(0, 5, 1, 3, 2, 4).reshape(5, -1, 16, 14)
+        far[name] = scope["far"](found[-1], image)
+    assert far["rule"] < 1e-4
+    assert far["control"] > 1e-2
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> None:
+    settings = scope["way"](4, 1)
+    whole = scope["sampled"](Denoiser(network, pipefusion=settings))
+    for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
+        assert torch.equal(scope["sampled"](Denoiser(network, pipefusion=settings), rows), whole[:, rows])
+    other = scope["sampled"](Denoiser(network, pipefusion=scope["way"](5, 1)))
+    assert not torch.equal(other, whole)  # control
+
+
+def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
+    denoiser = Denoiser(network, pipefusion=scope["way"](4, 1))
+    denoiser(scope["X"], scope["T"], scope["Y"])
+    with pytest.raises(UserError, match="rows per network call") as error:
+        denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
+    assert all(word in str(error.value) for word in ("got", "expected", "fix"))
+    for wrong, output in (
+        (scope["way"](TOKENS + 1, 1), "num_pipeline_patch"),
+        (scope["way"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
+    ):
+        with pytest.raises(UserError, match=output) as error:
+            Denoiser(network, pipefusion=wrong)
+        assert all(word in str(error.value) for word in ("got", "expected", "fix"))
+
+
+def work(**more: Any) -> Work:
+    return Work.of(XL, shards=[64], branches=2, batch=8, calls=50, **{"patches": 4, "warmup_calls": 1, **more})
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"stages": 9}, "9 ranks, and there are 8"),
+        ({"stages": 2, "shared": 2}, "pipeline patches cannot be combined"),
+        ({"ring": 2}, "pipeline patches cannot be combined"),
+        ({"stages": 2, "windows": 2}, "windows"),
+    ],
+)
+def test_degrees_that_do_not_go_with_stages_are_refused(fixed, words) -> None:
+    with pytest.raises(UserError, match=words):
+        least(work(), ranks=8, ranks_a_node=4, fixed=fixed)
+    with pytest.raises(UserError, match="stages require patches"):
+        least(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+    with pytest.raises(UserError, match="30 stages of 28 blocks"):
+        least(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
+
+
+def test_stages_go_with_images_and_branches() -> None:
+    found = least(work(), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+    assert (found.stages, found.tokens, found.size) == (2, 1, 8)
+    assert least(work(), ranks=4, ranks_a_node=4, fixed={"stages": 4}) == Degrees(stages=4)
+
+
+def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
+    fast = planner.Rates(
+        flops=1e12, inside=planner.Link(latency=0.0, bandwidth=1e15), between=None, copying=1e10, half_tokens=0.0
+    )
+
+    def seconds(stages: int, **more: Any) -> float:
+        costs = planner.Costs(work=work(**more), rates=fast, ranks=8, ranks_a_node=8)
+        return costs.call(Degrees(stages=stages), 2).whole
+
+    for patches, stages in ((4, 4), (2, 4), (16, 4), (8, 2)):
+        share = patches / (patches + stages - 1)
+        whole, cut_up = (seconds(many, patches=patches, warmup_calls=0) for many in (1, stages))
+        assert whole / stages / cut_up == pytest.approx(share, rel=0.01)
+        warm = seconds(stages, patches=patches, warmup_calls=50)  # two rows, one after the other
+        assert seconds(1, patches=1) / stages / warm == pytest.approx(2 / (2 + stages - 1), rel=0.01)
+    half = seconds(4, warmup_calls=25)
+    assert half == pytest.approx((seconds(4, warmup_calls=0) + seconds(4, warmup_calls=50)) / 2)
+
+
+ON_RANKS = (
+    SAMPLING
+    + """
+n, output, counted = int(sys.argv[2]), [], []
+sent = Ranks.sent
+Ranks.sent = lambda self, x, **to: (counted.append(x.nbytes), sent(self, x, **to))[1]
+with ranks(n) as group:
+    gathered = group.part([list(range(n))])
+    cuts = {"stages": {"stages": Ranks(group.rank, n, gathered)}}
+    if n == 4:
+        pairs, columns = group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])
+        cuts["rows and stages"] = {"stages": Ranks(group.rank % 2, 2, pairs), "rows": Ranks(group.rank // 2, 2, columns)}
+    for kind, bf16 in (({}, False), (KINDS[1], True)):
+        model = network(kind)
+        plain = sampled(Denoiser(model, bf16=bf16))
+        ways = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 1), (8, 3), (56, 1), (3, CALLS))
+        for patches, warmup in ways[2:4] if bf16 else ways:
+            settings = way(patches, warmup)
+            alone = sampled(Denoiser(model, bf16=bf16, pipefusion=settings))
+            for name, how in cuts.items():
+                counted.clear()
+                found = sampled(Denoiser(model, bf16=bf16, pipefusion=settings, **how))
+                output.append({"way": name, "patches": patches, "equal": torch.equal(found, alone), "sent": sum(counted),
+                             "exact": torch.equal(found, plain), "is stated": settings.is_exact(CALLS)})
+    everything = group.gather_objects(output)
+    if group.rank == 0:
+        print("output " + json.dumps(everything))
+"""
+)
+
+
+@pytest.mark.mpi
+@needs_launcher
+@needs_kernels
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
+def test_any_stages_give_the_bits_of_one_rank(ranks, tmp_path) -> None:
+    """Every number of patches works: fewer than stages, not a multiple of them, one per token."""
+    gathered = said_by(ON_RANKS, ranks, tmp_path)
+    assert len(gathered) == ranks
+    for rank, found in enumerate(gathered):
+        assert len(found) == 10 * (1 + (ranks == 4))
+        for one in found:
+            assert one["equal"], one
+            assert one["exact"] == one["is stated"], one  # control: an approximate result has other bits
+            if one["way"] == "stages":  # each token is sent once per call at any depth, and not from the last stage
+                assert one["sent"] == CALLS * 5 * TOKENS * 96 * 4 * (rank + 1 < ranks), one

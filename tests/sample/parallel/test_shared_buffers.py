@@ -1,0 +1,117 @@
+"""Tests of concatenation in shared memory against messages: any size, type and dimension, in sequence."""
+
+import pickle
+
+import pytest
+
+from dithc.core.logging import UserError
+from dithc.engine.comm.process_group.shm_collectives import rank_gone
+from dithc.engine.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
+from dithc.sample.parallel.shared_buffers import explained
+from tests.ranks import needs_launcher, on_ranks
+
+PROGRAM = """
+import random, sys, time
+import torch
+from dithc.engine.comm import ranks
+from dithc.sample.parallel import Degrees, Team
+from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel.shared_buffers import Joining
+size = int(sys.argv[2])
+with ranks(size) as group:
+    by_memory = Team.of(group, Degrees(windows=size), [list(range(size))]).rows
+    assert by_memory.joining is not None, "these ranks are on one node"
+    by_message = Ranks(by_memory.rank, size, by_memory.group)
+    draw = random.Random(7)  # the same on all
+    late = random.Random(group.rank)
+    wrong = 0
+    for turn in range(300):
+        lengths = [draw.randrange(4) for _ in range(size)]
+        dim, beside = draw.randrange(3), [draw.randrange(1, 9 if turn % 50 else 200) for _ in range(2)]
+        type_ = draw.choice([torch.float32, torch.bfloat16, torch.float64, torch.int64])
+        part = torch.randint(-99, 99, (*beside[:dim], lengths[group.rank], *beside[dim:])).to(type_)
+        part = part.transpose(0, 2).contiguous().transpose(0, 2)  # with gaps
+        if late.random() < 0.1:
+            time.sleep(0.002)
+        joined = by_memory.joined(part, lengths, dim=dim)
+        time.sleep(0.001 * (late.random() < 0.1))  # other ranks continue and write
+        wrong += not torch.equal(joined, by_message.joined(part, lengths, dim=dim)) or joined.dtype != type_
+    # Without messages in between: a rank that is ahead must not overwrite memory that other ranks still read.
+    for turn in range(3000):
+        joined = by_memory.joined(torch.full((64,), float(turn * size + group.rank)), [64] * size)
+        wrong += joined.view(size, 64)[:, ::63].flatten().tolist() != [float(turn * size + r) for r in range(size) for _ in "ab"]
+    if group.rank == 0:
+        print(sum(group.gather_objects(wrong)))
+    else:
+        group.gather_objects(wrong)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.sampled("several ranks")
+@needs_launcher
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) -> None:
+    done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "0"  # number of unequal tensors
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (PROCESS_GONE, "rank 3 has ended"),
+        (PROCESS_STOPPED, "rank 3 is stopped by a signal"),
+        (TIMED_OUT, "rank 3 has not come in time"),
+    ],
+)
+def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, said: str) -> None:
+    error = explained(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
+    what, got, expected, fix = str(error).split("\n")
+    assert what.startswith("rank 3 ")
+    assert got == f"  got:      {said}"
+    assert "all ranks" in expected
+    assert "log" in fix
+    assert error.status == 1, "not an input error"
+
+
+def test_a_lost_rank_is_told_in_the_same_words_where_another_rank_hears_of_it() -> None:
+    error = rank_gone("rank 3 has ended")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.status) == (UserError, str(error), 1)
+    assert str(again).count("a rank is lost") == 1
+
+
+LEAVING = """
+import gc
+import torch.distributed as dist
+from dithc.engine import native
+from dithc.engine.comm.process_group import Segment
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+library = native.library()
+left, detach = [], library.hc_exchange_detach
+def counted(handle):
+    left.append(handle.value)
+    detach(handle)
+library.hc_exchange_detach = counted
+def made():
+    return Segment(100, over=dist.group.WORLD, timeout_seconds=1.0)
+kept = made()
+for _ in range(3):
+    made().meet(library)
+gc.collect()
+kept.meet(library)  # it still is what the kernels know
+assert len(left) == 3 and kept._handle not in left, left
+del kept
+gc.collect()
+assert len(left) == 4 and all(left), left
+assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
+"""
+
+
+@pytest.mark.mpi
+@needs_launcher
+def test_memory_that_nobody_has_any_more_is_left_once() -> None:
+    done = on_ranks(LEAVING, ranks=1)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,173 @@
+"""Tests of the timestep search on known errors, and on networks with known paths."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dithc.cli import main
+from dithc.config import training
+from dithc.config.training import Evaluation
+from dithc.core.integrity import unseal
+from dithc.core.logging import UserError
+from dithc.diffusion import Objective
+from dithc.sample import search, search_scaling
+from dithc.sample.generate import Images
+from dithc.sample.sampler_search import descend
+from dithc.sample.seeds import generator_of
+from tests.sample.conftest import write_experiment
+
+
+def test_descent_finds_a_minimum_that_is_known() -> None:
+    best = (999, 640, 333, 90, 0)
+
+    def error(times: tuple[int, ...]) -> float:
+        assert times[0] == 999
+        assert list(times) == sorted(set(times), reverse=True)
+        assert times[-1] >= 0
+        return float(sum((one - other) ** 2 for one, other in zip(times, best, strict=True)))
+
+    said: list[str] = []
+    start = (999, 998, 997, 3, 2)
+    times, lowest = descend(error, start, report=said.append)
+    assert error(times) == lowest < 1e-3 * error(start)
+    assert said
+
+
+class Gaussian:
+    """Network with the velocity of data N(mean, std^2) by channel: distances in deviations are constant."""
+
+    config = SimpleNamespace(in_channels=3, size=(2, 2), null_label=1, num_tokens=1)
+    means = torch.tensor([0.5, -1.0, 0.0]).reshape(3, 1, 1)
+    stds = torch.tensor([0.05, 0.1, 0.2]).reshape(3, 1, 1)
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        t = t.reshape(-1, 1, 1, 1) / 1000
+        slope = (t - (1 - t) * self.stds**2) / ((1 - t) ** 2 * self.stds**2 + t**2)
+        return slope * (x - (1 - t) * self.means) - self.means
+
+    def exact(self, noise: Tensor) -> Tensor:
+        return self.means + self.stds * noise
+
+
+def images_of(network: object, evaluation: Evaluation) -> Images:
+    codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
+    settings = {"classes": np.array([0]), "objective": Objective.of(training.Objective(predict="flow")), "bf16": False}
+    return Images(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
+def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
+    job, monkeypatch, sampler, steps
+) -> None:
+    one = job(sampler=sampler, steps=steps, guidance=1.0, images=32)
+    network = Gaussian()
+    images = images_of(network, one.evaluation)
+    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    found = search(one, latents=8, reference_steps=400)
+    scored = range(one.evaluation.images)  # not used by the search
+    noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
+
+    def error(times: list[int] | None) -> float:
+        return float((images.changed(times=times).latents(scored) - network.exact(noise)).abs().mean())
+
+    assert error(found["times"]) < 0.55 * error(None)
+    assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
+    assert Evaluation.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
+
+
+class Short(Gaussian):
+    """Network that underestimates the noise, more so near the image, which a scaling of 0.06 corrects."""
+
+    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        velocity = super().__call__(x, t, y)
+        left = 1 - t.reshape(-1, 1, 1, 1) / 1000
+        noise = (x + left * velocity) / (1 + 0.06 * left)
+        return velocity - 0.06 * noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
+def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
+    one = job(sampler="heun", steps=60, guidance=1.0, images=32)
+    images = images_of(network, one.evaluation)
+    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    seen: list[np.ndarray] = []
+
+    def score(drawn: np.ndarray) -> float:
+        seen.append(drawn)
+        away = (drawn - network.means.numpy()) / network.stds.numpy()
+        return float((np.std(away) - 1) ** 2)
+
+    found = search_scaling(one, score=score, images=256)
+    assert found["epsilon_scaling"] == pytest.approx(expected, abs=0.01)
+    assert found["searched"]["after"] <= found["searched"]["before"]
+    assert found["trials"] + 2 == len(seen)
+    assert Evaluation.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
+    scored = images.latents(range(32)).numpy()
+    assert not any(np.array_equal(scored[0], image) for drawn in (seen[0], seen[-1]) for image in drawn)
+
+
+def test_codec_alone_has_no_scaling_to_search(job) -> None:
+    with pytest.raises(UserError, match="has no noise to scale"):
+        search_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "words"),
+    [
+        ({"sampler": "ddpm", "steps": 3}, 12, "ddpm in 3 steps"),
+        ({"sampler": "unipc", "steps": 21}, 50, "unipc in 21 steps"),
+        ({"sampler": "unipc", "steps": 1}, 50, "unipc in 1 steps"),
+        ({"sampler": "heun", "steps": 2}, 50, r"heun in 2 steps[\s\S]*heun: 3 or more"),
+        ({"sampler": "unipc", "steps": 3, "at": "codec"}, 50, "at codec"),
+        ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None:
+    with pytest.raises(UserError, match=words):
+        search(job(**settings), latents=2, reference_steps=steps)
+
+
+def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dithc.cli.images.search_sampler.ranks", lambda experiment, expected: nullcontext())
+    evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
+    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
+    words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
+    words += [f"--{name}={path}" for name, path in trained.items()]
+    assert main([*words, "--reference-steps", "8"]) == 0
+    found = unseal(out.read_text())
+    assert capsys.readouterr().out == f"times: {found['times']}\n"
+    assert Evaluation.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
+    assert main([*words, "--count", "0"]) == 2
+    real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    asked: list[int] = []
+
+    class Tiles:
+        def __init__(self, folder) -> None: ...
+        def rows(self, split: str) -> np.ndarray:
+            assert split == "train"
+            return np.arange(len(real))
+
+        def rgb(self, rows: np.ndarray) -> np.ndarray:
+            asked.extend(rows)
+            return real[rows]
+
+    monkeypatch.setattr("dithc.data.Tiles", Tiles)
+    means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
+    monkeypatch.setattr("dithc.cli.images.features.open_extractor", lambda experiment, name, trained: means)
+    words[words.index("2")] = "16"
+    assert main([*words, "--epsilon-scaling"]) == 0
+    found = unseal(out.read_text())
+    assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
+    assert sorted(asked) == list(range(len(real)))
+    assert found["images"] == 16
+    words[words.index("16")] = "15"
+    assert main([*words, "--epsilon-scaling"]) == 2
+    real = real[:15]
+    words[words.index("15")] = "16"
+    assert main([*words, "--epsilon-scaling"]) == 2
+    assert "15 in the split train" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""Tests of fine-tuning from another run."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+
+from dithc.config import training
+from dithc.core.artifacts import Manifest
+from dithc.core.integrity import seal, unseal
+from dithc.core.logging import UserError
+from dithc.engine.comm import Group
+from dithc.train import train
+from dithc.train.job.job import DONE
+from tests.train.conftest import checkpoint, store_of, weights_of
+
+
+def tune_run(job, kind="ema"):
+    return job().run.model_copy(update={"init": "base", "init_weights": kind})
+
+
+def assert_started(job, expected: dict[str, torch.Tensor]) -> None:
+    assert all(torch.equal(value, expected[name]) for name, value in weights_of(job, "raw", step=0).items())
+
+
+@pytest.mark.parametrize("kind", ["ema", "raw"])
+def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
+    tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job, kind))
+    train(tuned, Group())
+    assert_started(tuned, weights_of(base, kind))
+    assert str(base.paths.out) in Manifest.read(tuned.paths.out).inputs
+
+
+def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
+    model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
+    before = job("before", until=2, model=model)
+    assert train(before, Group()) == DONE
+    run = before.run.model_copy(update={"init": "before", "guide": training.Guide(by="start")})
+    tuned = job("tuned", until=2, init=before.paths.out, run=run)
+    assert train(tuned, Group()) == DONE
+    assert_started(tuned, weights_of(before))
+    with pytest.raises(UserError, match="block type"):
+        train(job("other", until=1, init=before.paths.out, run=tune_run(job)), Group())
+
+
+def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    other = make_latents(tmp_path / "five", channels=5, codec="another-codec")
+    tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job), latents=other)
+    train(tuned, Group())
+    assert "trained on latents of codec test-codec, these are of another-codec" in caplog.text
+    assert "patch embedding: first 4 channels kept, 1 initialized to zero" in caplog.text
+
+
+def test_finetuning_without_its_start_is_refused(job):
+    with pytest.raises(UserError, match="the manifest of run base"):
+        job(run=tune_run(job))
+
+
+def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, base):
+    """A store is found by the digest of its latents; this store was filled from other latents."""
+    path = checkpoint(base).folder / "checkpoint.json"
+    content = unseal(path.read_text())
+    content["meta"]["codec"] = "another-codec"
+    path.write_text(seal(content))
+    with pytest.raises(UserError, match=r"codec differs[\s\S]*another-codec[\s\S]*test-codec"):
+        train(job("base", until=6, lr=0.01), Group())
+    assert store_of(base).steps()[-1] == 2
+
+
+def test_damaged_start_is_refused_with_the_folder_to_delete(job, base):
+    folder = checkpoint(base).folder
+    shutil.rmtree(folder)
+    with pytest.raises(
+        UserError, match=rf"(?s)checkpoint {folder} is damaged.*delete this folder.*{base.paths.out} is incomplete"
+    ):
+        train(job("tuned", until=1, init=base.paths.out, run=tune_run(job)), Group())

@@ -1,0 +1,108 @@
+"""Final summary of `dithc run`, from fabricated folders."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.core.artifacts import Manifest
+from dithc.workflow import Closing, Engine, Progress
+from dithc.workflow.monitor.text_width import folded, shortened
+from dithc.workflow.monitor.warnings import Warned
+from tests.workflow.conftest import finish, write
+
+SCORE: dict[str, Any] = {
+    "fid": 3.98,
+    "kid": 0.012,
+    "kid_interval": [0.01, 0.014],
+    "floor": 0.5,
+    "n_real": 300,
+    "n_generated": 128,
+    "extractor": "classifier.safetensors",
+    "sha256": "23f4a169d5c4" * 5 + "0000",
+    "resize": "none",
+    "comparable": False,
+}
+INTERRUPTED = """RuleException:
+CalledProcessError in file "a.smk", line 22:
+Command 'set -euo pipefail; dithc a' returned non-zero exit status {status}.
+Error in rule a:
+    log: results/demo/logs/stage/landscape.log (check log file(s) for error details)
+"""
+
+
+def summary(folder: Path, *, width: int | None = None) -> list[str]:
+    progress = Progress(folder)
+    closing = Closing(progress, progress.look(), width=width)
+    return closing.summary(warned=Warned(), since=0.0, seconds=492.0)
+
+
+def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
+    for name in ("sentinel2-after", "gaofen2-after"):
+        path = folder / "fid" / name / "manifest.json"
+        Manifest(stage="fid", name=name, spec={}, numbers=SCORE).write(path)
+    lines = summary(folder)
+    head = "scores of sentinel2: extractor landscape-classifier (23f4a169d5c4, comparable only with scores of this extractor)"
+    assert lines[0] == f"{head}, rendering B04 B03 B02, 0 to 0.3"
+    score = "FID 3.98, floor 0.5, KID 0.012 [0.01, 0.014], n 128 generated, 300 real"
+    assert lines[1] == f"  sentinel2-after  {score}"
+    assert "rendering R G B, 89/180/301 to 580/600/705" in lines[2]
+
+
+def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Path) -> None:
+    numbers = {"seconds_per_step_median": 1.0, "store": "store/pretrain-1"}
+    for step, seconds in ((20, 30.0), (40, 66.0)):
+        own = {**numbers, "step": step, "training_seconds": seconds}
+        Manifest(stage="train", name="pretrain", spec={}, numbers=own).write(
+            folder / f"runs/pretrain/step_{step:07d}.json"
+        )
+    finish(folder, "inputs/landscape", "inputs/sentinel2")  # 12 seconds each
+    lines = summary(folder)
+    assert "time of all finished stages, 1:30 without startup: train 1:06 (73%), synthesize 0:24 (27%)" in lines
+    assert "checkpoints: store/pretrain-1" in lines
+    assert lines[-1] == "demo: 4 of 47 stages done; duration 8:12"
+
+
+def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) -> None:
+    for name, count in (("sentinel2", 2), ("gaofen2", 1)):
+        text = "".join(
+            f"12:00:0{number} data: warning: {number} of 9 tiles of a1b2 are grey\n" for number in range(count)
+        )
+        write(folder / f"logs/tiles/{name}.log", f"12:00:00 data: 9 tiles\n{text}r3 | 12:00:00 data: warning: no gpu\n")
+    lines = summary(folder)
+    begin = lines.index("warnings: 5, of 2 kinds")
+    assert lines[begin + 1 : begin + 3] == [
+        "  3 times, first in tiles sentinel2: data: 0 of 9 tiles of a1b2 are grey",
+        "  2 times, first in tiles sentinel2: data: no gpu",
+    ]
+
+
+@pytest.mark.parametrize(("status", "how"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
+def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, how: str) -> None:
+    finish(folder, "inputs/landscape")
+    write(folder / "logs/stage/landscape.log", "12:00:00 stage: 1 scene\n")
+    engine = Engine([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
+    progress = Progress(folder)
+    assert Closing(progress, progress.look()).failure({}, is_told=False) == []
+    lines = Closing(progress, progress.look()).failure(engine.ended(), is_told=False)
+    assert lines[0].startswith(f"stage landscape ended without an error message ({how}); log:")
+    assert "  | 12:00:00 stage: 1 scene" in lines
+    assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")
+    assert lines[-1].startswith("45 stages were not started, 1 are done")
+
+
+def test_no_line_is_longer_than_the_width_and_paths_stay_whole() -> None:
+    path = "/" + "long/" * 50
+    lines = folded([f"  what it is: {'word ' * 60}{path} end", "short"], width=100)
+    assert path in [line.strip() for line in lines]
+    assert all(len(line) <= 100 for line in lines if path not in line)
+    assert " ".join(" ".join(lines).split()) == f"what it is: {'word ' * 60}{path} end short"
+
+
+@pytest.mark.parametrize("width", [9, 20])
+def test_shortened_names_keep_their_ends(width: int) -> None:
+    name = "features sentinel2.all.classifier"
+    found = shortened(name, width)
+    assert len(found) == width
+    assert (found[0], found[-1]) == (name[0], name[-1])
+    assert shortened(name, len(name)) == name

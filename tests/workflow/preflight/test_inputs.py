@@ -1,0 +1,134 @@
+"""Checks of user files before the first job: missing files, incomplete files, other bands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import stage_spec
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.preflight.inputs import check_inputs
+
+SCENE = "S2{}_MSIL{}_20240601T100031_N0510_R122_T32UPU_20240601T140000.SAFE"
+
+
+def settings(**source: Any) -> dict[str, Any]:
+    return {
+        "name": "x",
+        "datasets": {
+            "d": {
+                "title": "D",
+                "source": {"kind": "sentinel2", "path": "scenes", **source},
+                "rendering": {"bands": ["B04", "B03", "B02"], "low": 0, "high": 0.3},
+                "codec": "c",
+            }
+        },
+        "codecs": {"c": {"kind": "diffusers", "path": "vae", "latent_channels": 4, "factor": 8, "bands": "all"}},
+        "runs": {"r": {"dataset": "d", "init_file": "weights"}},
+        "extractors": {"e": {"kind": "inception", "path": "inception"}},
+        "evaluations": {"v": {"run": "r", "extractor": "e", "triplets": [["B12", "B11", "B10"]]}},
+    }
+
+
+WEIGHTS, EMPTY = "diffusion_pytorch_model.safetensors", (2).to_bytes(8, "little") + b"{}"
+RULES = {"stage", "latents", "pretrain", "features_real"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with complete inputs."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("A", "B"):
+        product = tmp_path / "scenes" / SCENE.format(name, "1C")
+        product.mkdir(parents=True)
+        (product / "manifest.safe").write_text("<xml/>")
+    for folder in ("vae", "weights"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+        (tmp_path / folder / WEIGHTS).write_bytes(EMPTY)
+    (tmp_path / "inception").write_bytes(EMPTY)
+    return tmp_path
+
+
+def told(rules: set[str] = RULES, **changes: Any) -> str:
+    content = settings(**changes.pop("source", {})) | changes
+    try:
+        check_inputs(Matrix(content), rules)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_what_is_whole_is_let_through(place: Path) -> None:
+    assert told() == ""
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("scenes", "datasets.d.source.path: scenes: no such file or folder"),
+        ("inception", "extractors.e.path: inception: no such file or folder"),
+        ("vae/config.json", "codecs.c.path: vae: the folder has no config.json"),
+        (f"vae/{WEIGHTS}", f"codecs.c.path: vae/{WEIGHTS}: no such file"),
+        (f"weights/{WEIGHTS}", f"runs.r.init_file: weights/{WEIGHTS}: no such file"),
+    ],
+)
+def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone: str, said: str) -> None:
+    (place / gone).rename(place / "elsewhere")
+    assert said in told()
+    assert "fix:" in told()
+    assert told({"tiles", "report"}) == ""
+    if "/" not in gone:
+        assert told(machine={"inputs": "nodes"}) == "", "nodes may have other files"
+
+
+def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:
+    (place / "inception").unlink()
+    (place / "inception").mkdir()
+    (place / "vae").rename(place / "was")
+    (place / "vae").write_text("weights")
+    (place / "empty").mkdir()
+    (place / "empty" / ".hidden").touch()
+    assert "datasets.d.source.path: empty: the folder is empty" in told(source={"path": "empty"})
+    assert "extractors.e.path: inception: a folder; expected the weights file" in told()
+    assert "codecs.c.path: vae: a file; expected the folder with config.json" in told()
+
+
+def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_something_else_is_named(place: Path) -> None:
+    shards = [WEIGHTS.replace(".", f"-{number:05d}-of-00002.", 1) for number in (1, 2)]
+    for folder in ("vae", "weights"):
+        (place / folder / WEIGHTS).unlink()
+        for shard in shards:
+            (place / folder / shard).write_bytes(EMPTY)
+    (place / "weights" / f"{WEIGHTS}.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
+    )
+    assert told() == ""
+    (place / "weights" / shards[1]).unlink()
+    (place / "vae" / shards[0]).write_text("version https://git-lfs.github.com/spec/v1")
+    (place / "inception").write_text("<html>")
+    said = told()
+    assert f"runs.r.init_file: weights: {shards[1]} missing" in said
+    assert f"codecs.c.path: vae/{shards[0]}: a Git LFS pointer" in said
+    assert "extractors.e.path: inception: an HTML page" in said
+
+
+def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
+    for product in list((place / "scenes").iterdir()):
+        product.rename(product.with_name(product.name.replace("L1C", "L2A")))
+    assert "evaluations.v.triplets has B10: the scenes of d have B01, B02" in told()
+    said = told(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
+    assert "datasets.d.source.bands has B10" in said
+    (place / "scenes" / "renamed.SAFE").mkdir()
+    assert "B10" not in told(), "the product names do not contain the level"
+
+
+def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
+    matrix = Matrix(settings())
+    numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
+    spec = stage_spec(matrix.experiment, "stage", "d")
+    Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
+    assert "evaluations.v.triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})

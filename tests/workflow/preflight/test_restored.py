@@ -1,0 +1,78 @@
+"""Rebuilds of damaged results: no downstream job runs, unless a setting, an input or a file changed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import stage_spec
+from dithc.core.artifacts import Manifest
+from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.preflight.restored import restorable
+
+SETTINGS: dict[str, Any] = {
+    "name": "x",
+    "datasets": {
+        "d": {
+            "title": "D",
+            "source": {"kind": "image-folder", "path": "scenes"},
+            "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
+            "codec": "pixel",
+        }
+    },
+    "codecs": {"pixel": {"kind": "pixel"}},
+    "runs": {"r": {"dataset": "d", "steps": 4}},
+}
+
+
+def write(matrix: Matrix, stage: str, name: str, path: str, *inputs: str) -> str:
+    spec = stage_spec(matrix.experiment, stage, name)
+    numbers = {"step": 4, "seconds_per_step_median": 1.0} if stage == "train" else {}
+    made = {one: Manifest.read(Path(one)).digest for one in inputs}
+    Manifest(stage=stage, name=name, spec=spec, inputs=made, numbers=numbers).write(Path(path))
+    return path
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of a finished experiment's manifests, from scenes to the run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes" / "a").mkdir(parents=True)
+    (tmp_path / "scenes" / "a" / "1.png").write_bytes(b"1")
+    matrix = Matrix(SETTINGS)
+    matrix.spec("stage", "d")
+    matrix.write_config()
+    paths = [write(matrix, "stage", "d", matrix.path("scenes", "d"))]
+    for stage, folder in (("tiles", "tiles"), ("latents", "latents")):
+        paths.append(write(matrix, stage, "d", matrix.path(folder, "d"), paths[-1]))
+    return [*paths, write(matrix, "train", "r", matrix.final("r"), paths[-1])]
+
+
+def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[str]) -> None:
+    matrix = Matrix(SETTINGS)
+    assert restorable(matrix, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"seed": 1}, 1),  # affects the tiles and everything downstream
+        ({"runs": {"r": {"dataset": "d", "steps": 4, "lr": 0.5}}}, 3),
+        ({"machine": {"launcher": "mpiexec", "ranks_per_node": 2}, "title": "T"}, 4),
+        ({"runs": {"other": {"dataset": "d", "steps": 4}}}, 3),
+    ],
+)
+def test_behind_a_changed_setting_nothing_is_restored(chain: list[str], change: dict[str, Any], kept: int) -> None:
+    assert list(restorable(Matrix(SETTINGS | change), chain)) == chain[:kept]
+
+
+def test_a_new_scene_a_lost_manifest_and_another_input_are_seen(chain: list[str]) -> None:
+    matrix = Matrix(SETTINGS)
+    Path(chain[1]).rename("moved")
+    assert list(restorable(matrix, chain)) == chain[:1]
+    Path("moved").rename(chain[1])
+    Path("scenes/a/2.png").write_bytes(b"2")
+    assert restorable(Matrix(SETTINGS), chain) == {}
+    Path("scenes/a/2.png").unlink()
+    write(matrix, "stage", "d", chain[0], chain[3])
+    assert chain[1] not in restorable(Matrix(SETTINGS), chain)

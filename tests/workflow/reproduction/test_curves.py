@@ -1,0 +1,80 @@
+"""Figure 7: deviations of platforms and noise of seeds, for curves with known distances."""
+
+import math
+
+import pytest
+
+from dithc.workflow.reproduction.curves import deviation, judge, read_curves
+from dithc.workflow.reproduction.jobs import Job
+
+STEPS = 40
+
+
+def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[Job, dict, str]:
+    job = Job(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
+              seconds=1.0, facts={"full": False})  # fmt: skip
+    told = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
+    curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
+    return job, {"data": "generated", "curves": [curve]}, f"cells/{job.name}.json"
+
+
+def falling(scale: float) -> list[float]:
+    return [scale * math.exp(-0.05 * step) for step in range(STEPS)]
+
+
+def judged(*cells: tuple[Job, dict, str]) -> dict:
+    found = judge({job.name: (job, result, file) for job, result, file in cells})
+    assert {cell.row for cell in found} <= {"S/2, batch 2"}
+    return {cell.column: cell for cell in found}
+
+
+def test_a_shift_and_the_noise_of_seeds_are_found_as_they_are():
+    found = judged(
+        cell("reference", 0, falling(1.0)),
+        cell("reference", 1, falling(1.1)),
+        cell("c-bf16", 0, falling(1.02)),
+        cell("c-bf16", 1, falling(1.1)),
+    )
+    assert found["seeds of the reference"].value == pytest.approx(100 * 0.1 / 1.1)
+    assert found["c-bf16"].value == pytest.approx(2.0)
+
+
+def test_without_a_second_seed_there_is_no_noise_and_without_the_reference_no_deviation():
+    assert set(judged(cell("reference", 0, falling(1.0)), cell("c-bf16", 0, falling(1.0)))) == {"c-bf16"}
+    assert not judged(cell("c-bf16", 0, falling(1.0)), cell("c-bf16", 1, falling(1.0)))
+    assert judge({}) == []
+
+
+@pytest.mark.parametrize("step", [0, 30, STEPS - 1])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_platform_whose_loss_is_no_number_is_never_within_the_noise(step, loss):
+    broken = falling(1.0)
+    broken[step] = loss
+    cells = [cell("reference", 0, falling(1.0)), cell("reference", 1, falling(1.1)), cell("c-bf16", 0, broken)]
+    far = judged(*cells)["c-bf16"]
+    assert (far.status, far.value) == ("skipped", None)
+    assert far.reason == f"the loss of step {step + 1} of seed 0 is not finite"
+    (series,) = read_curves(*cells[-1]).series
+    assert series.y == tuple(value if math.isfinite(value) else None for value in broken)
+    (first,) = read_curves(*cells[-1]).cells
+    assert first.value == (broken[0] if step else None)
+
+
+def test_a_reference_that_breaks_is_compared_with_nothing():
+    broken = [*falling(1.0)[:-1], math.nan]
+    assert not judged(cell("reference", 0, broken), cell("reference", 1, falling(1.1)), cell("numba", 0, falling(1.0)))
+
+
+def test_smoothing_is_a_centred_mean_that_leaves_a_line_as_it_is():
+    job, result, file = cell("reference", 0, [float(step) for step in range(1, STEPS + 1)])
+    (series,) = read_curves(job, result, file).series
+    assert series.smoothed[5:-5] == series.y[5:-5]
+    assert deviation([1.0, 3.0], [2.0, 2.0]) == 0.5
+    assert deviation([], []) == 0.0
+
+
+def test_a_platform_that_is_not_here_is_skipped_with_its_reason():
+    job, result, file = cell("cuda", 0, [], status="skipped")
+    (one,) = read_curves(job, result, file).cells
+    assert (one.status, one.reason, one.value) == ("skipped", "no GPU", None)
+    assert not judged((job, result, file))

@@ -1,0 +1,103 @@
+"""Cells of the paper targets on a node: planned and skipped cells, reasons and predictions."""
+
+from pathlib import Path
+
+import pytest
+
+from dithc.config import Experiment, load
+from dithc.core.logging import UserError
+from dithc.core.reproduction import TARGETS
+from dithc.workflow import reproduction
+from dithc.workflow.reproduction.cost import Node
+
+ROOT = Path(__file__).parents[3]
+SMALL, LARGE = Node(cores=2, memory_gib=24.0), Node(cores=96, memory_gib=1000.0)
+
+
+def planned(node: Node = SMALL, **settings: object) -> list[reproduction.Job]:
+    return reproduction.plan(Experiment.model_validate({"paper": settings}), node)
+
+
+def own(jobs: list[reproduction.Job], target: str) -> list[reproduction.Job]:
+    return [job for job in jobs if job.target == target]
+
+
+@pytest.mark.parametrize("scale", ["ci", "node", "paper"])
+@pytest.mark.parametrize("node", [SMALL, LARGE, Node(cores=1, memory_gib=2.0)])
+def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str, node: Node) -> None:
+    jobs = planned(node, scale=scale)
+    assert jobs == planned(node, scale=scale)
+    for target in TARGETS:
+        names = [job.name for job in own(jobs, target)]
+        assert len(names) == len(set(names))
+        assert bool(names) == (target not in ("table1", "fig8"))
+    assert all(job.seconds > 0 for job in jobs)
+    assert all(job.command.startswith(("dithc ", "DITHC_TUNING=")) for job in jobs)
+    for job in jobs:
+        assert set(job.after) <= {other.name for other in own(jobs, job.target)}
+
+
+def test_a_plan_of_two_cores_is_minutes() -> None:
+    jobs = planned(scale="ci")
+    assert not [job.name for job in jobs if job.skipped]
+    assert sum(job.seconds for job in jobs) < 30 * 60
+
+
+def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
+    few, many = (own(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
+    assert max(job.facts["batch"] for job in few) < max(job.facts["batch"] for job in many) <= 224
+    assert {job.facts["batch"] for job in own(planned(LARGE, scale="paper"), "table2")} == {112, 224}
+    short = own(planned(SMALL, scale="node", hours=0.2), "table2")
+    assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in few)
+
+
+def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_says_so() -> None:
+    jobs = planned(scale="node", hours=0.1, targets=["fig9", "table2"])
+    done = [job for job in jobs if not job.skipped and job.measures]
+    assert sum(job.seconds for job in done) <= 0.1 * 3600
+    late = [job for job in jobs if "paper.hours" in job.skipped]
+    assert late
+    for job in jobs:
+        skipped = {other.name for other in own(jobs, job.target) if other.skipped}
+        assert job.skipped or not skipped.intersection(job.after), "its predecessor does not run"
+
+
+def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
+    jobs = planned(Node(cores=2, memory_gib=4.0), scale="paper")
+    skipped = [job for job in own(jobs, "table3") if job.skipped]
+    assert skipped
+    assert all("GiB" in job.skipped for job in skipped if not job.after)
+
+
+def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
+    experiment = load(ROOT / "config/experiments/paper-ci.yaml")
+    files = reproduction.PaperFiles(experiment, root="results/x", cores=2, configurations=["a.yaml", "my file.yaml"])
+    assert files.cells("table4") == ["results/x/paper/cells/table4/fp32.json", "results/x/paper/cells/table4/bf16.json"]
+    assert files.threads("table4", "fp32") == 2
+    assert files.threads("fig10", "simulated-weak") == 1
+    assert files.runtime("table4", "fp32") >= 2
+    assert files.again("table4") == "snakemake --profile profiles/local table4 --configfile a.yaml 'my file.yaml'"
+    with pytest.raises(UserError, match=r"no cell 'fp64' of table4[\s\S]*fp32, bf16"):
+        files.job("table4", "fp64")
+
+
+def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_fill() -> None:
+    machine = {
+        "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "node_cores": 152,
+        "node_memory_mb": 500_000, "max_minutes": 60,
+    }  # fmt: skip
+    experiment = Experiment.model_validate({"paper": {"scale": "paper"}, "machine": machine})
+    files = reproduction.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])
+    weak = {job.name: job for job in own(files.jobs, "fig10")}["measured-xl-2"]
+    assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images per node with four ranks"
+    assert weak.columns[0] == "1 rank"
+    assert weak.columns[-1] == "256 ranks"
+    cell = files.job("table4", "fp32")
+    assert (weak.nodes, weak.ranks, files.task_cpus("fig10", weak.name)) == (64, 256, 38)
+    assert (cell.nodes, cell.ranks, files.task_cpus("table4", "fp32")) == (1, 1, 152)
+    assert max(files.runtime(job.target, job.name) for job in files.jobs) <= 60
+    strong = [job for job in own(files.jobs, "fig11") if job.measures]
+    assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]
+    ranks = [[int(count) for count in job.words[job.words.index("--ranks") + 1].split(",")] for job in strong]
+    assert all(counts[-1] <= 256 for counts in ranks)
+    assert ranks[0][0] < ranks[1][0], "more images start on more nodes"

@@ -1,0 +1,98 @@
+"""Table 1: scores of runs, a column per training setting, the median over seeds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dithc.config import Experiment
+from dithc.core.artifacts import Manifest
+from dithc.core.reproduction import Cell
+from dithc.workflow.reproduction.training_results import labels, read_scores
+
+ROOT = Path(__file__).parents[3]
+DATASET = {
+    "title": "Gaofen-2",
+    "source": {"kind": "gaofen2", "synthetic": {"scenes": 1, "size": 256}},
+    "tiles": {"size": 64},
+    "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 700},
+    "codec": "vae",
+}
+CODEC = {"kind": "kl-vae", "trained_on": "gf2", "latent_channels": 4}
+EXTRACTOR = {"kind": "inception", "path": "weights.pth"}
+PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
+
+
+def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[Cell]:
+    """Return cells of an experiment with these settings and numbers by run."""
+    experiment = Experiment.model_validate(
+        {
+            "datasets": {"gf2": DATASET},
+            "codecs": {"vae": CODEC},
+            "extractors": {"own": EXTRACTOR},
+            "runs": {"start": {"dataset": "gf2", "global_batch": 4}}
+            | {name: {"dataset": "gf2", "init": "start"} | settings for name, (settings, _) in runs.items()},
+            "evaluations": {name: {"run": name, "extractor": "own"} for name in runs},
+        }
+    )
+    paths = []
+    for name, (_, numbers) in runs.items():
+        told = {"n_real": 96, "n_generated": 64, "num_features": 8, "extractor": "own", "sha256": "ab" * 32}
+        told |= {"kind": "classifier", "resize": "none", "comparable": False, "floor": 0.5} | numbers
+        path = folder / "fid" / name / "manifest.json"
+        path.parent.mkdir(parents=True)
+        Manifest(stage="fid", name=name, spec={"name": name}, numbers=told).write(path)
+        paths.append(path)
+    return read_scores(experiment, paths, page=folder / "paper")
+
+
+def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_of(tmp_path: Path) -> None:
+    runs = {f"s{seed}": ({"global_batch": 8, "seed": seed}, {"fid": fid}) for seed, fid in enumerate((3.0, 1.0, 2.0))}
+    (cell,) = scored(tmp_path, runs)
+    assert (cell.value, cell.low, cell.high, cell.column) == (2.0, 1.0, 3.0, "batch 8")
+    assert (tmp_path / "paper" / cell.file).resolve() == tmp_path / "fid/s2/manifest.json"
+    assert cell.command.endswith("--evaluation s2")
+    assert labels([cell, cell]) == [f"Gaofen-2: n 64 against 96, extractor own sha256 {'ab' * 6}, floor 0.5."]
+    for said in ("median of 3 seeds", "n 64 against 96", "abababababab", "floor 0.5"):
+        assert said in cell.quantity
+
+
+def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path) -> None:
+    runs = {
+        "small": ({"global_batch": 8}, {"fid": 1.0, "fid_interval": [0.5, 1.5]}),
+        "large": ({"global_batch": 28672}, {"fid": 2.0}),
+        "torch": ({"global_batch": 8, "backend": "reference"}, {"fid": 3.0}),
+        "longer": ({"global_batch": 28672, "steps": 7}, {"fid": 4.0}),
+    }
+    cells = scored(tmp_path, runs)
+    assert [cell.column for cell in cells] == [
+        *("batch 8", "batch 28672, large", "batch 8, backend reference", "batch 28672, longer"),
+    ]
+    assert (cells[0].low, cells[0].high) == (0.5, 1.5)
+    assert {cell.published for cell in cells} == {None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers", "printed"),
+    [
+        ({"global_batch": 112}, PAPER, 28.51),
+        ({"global_batch": 28672}, PAPER, 24.70),
+        ({"global_batch": 112, "backend": "reference"}, PAPER, 30.44),
+        ({"global_batch": 16}, PAPER, None),
+        ({"global_batch": 112}, PAPER | {"n_generated": 5000}, None),
+        ({"global_batch": 112}, PAPER | {"comparable": False}, None),
+    ],
+)
+def test_a_number_of_the_paper_stands_beside_its_own_setting_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], numbers: dict[str, Any],
+    printed: float | None,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(ROOT)
+    (cell,) = scored(tmp_path, {"one": (settings, numbers | {"fid": 30.0})})
+    assert cell.published == printed
+
+
+def test_without_trainings_the_rows_say_so(tmp_path: Path) -> None:
+    cells = scored(tmp_path, {})
+    assert [(cell.row, cell.status) for cell in cells] == [("Gaofen-2", "skipped"), ("Sentinel-2", "skipped")]
+    assert all("evaluations" in cell.reason for cell in cells)

@@ -15,7 +15,7 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
     """Open scenes, tiles, latents, samples or features of a stage as an xarray.DataArray.
 
     Pixels are in the units of the dataset and read from disk on access. Bands have names, images labels, scenes and tiles
-    coordinates; attributes contain units, scale and origin (`dithc.data.export.read`).
+    coordinates; attributes contain units, scale and origin (`dithc.data.export.open_stage`).
 
         samples = dithc.open("results/demo/samples/sentinel2-after/manifest.json")
         red, infrared = (samples.sel(band=band) for band in ("B04", "B08"))
@@ -28,9 +28,9 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
     Raises:
         UserError: The manifest or image does not exist, a file is damaged, or the stage has no arrays.
     """
-    from dithc.data.export import read  # imports xarray
+    from dithc.data.export import open_stage  # imports xarray
 
-    return read(manifest, image=image, latents=_open_latents)
+    return open_stage(manifest, image=image, latents=_open_latents)
 
 
 def _open_latents(*arguments: Any) -> Any:

@@ -74,11 +74,11 @@ def site_links(text: str, page: Path) -> str:
 
 def commands() -> str:
     """Return the page with the help of every command."""
-    from dithc.cli import VERBS, module_of
+    from dithc.cli import VERBS, command_module
 
     parts = ["# Commands\n\nThe help texts of `dithc` commands. `dithc COMMAND --help` prints the same text.\n"]
     for name in VERBS:
-        module = import_module(module_of(name))
+        module = import_module(command_module(name))
         parser = argparse.ArgumentParser(
             f"dithc {name}",
             description=module.SUMMARY,

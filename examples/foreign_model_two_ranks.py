@@ -50,7 +50,7 @@ def main(folder: str, steps: int = 200) -> int:
         TierSpec(name="fast", kind="ddr", budget_bytes=2 << 20),
         TierSpec(name="slow", kind="ddr", budget_bytes=None),
     ])  # fmt: skip
-    with comm.ranks() as group:
+    with comm.init_distributed() as group:
         torch.manual_seed(0)  # equal weights on all ranks; a mismatch is rejected
         model = Transformer()
         patched = hcops.patch(model) if hasattr(hcops, "patch") else None
@@ -58,7 +58,7 @@ def main(folder: str, steps: int = 200) -> int:
         strategy = train.Strategy(model, group, sharding="zero1")
         model = strategy.settle(batch_of(0, 0, BATCH)[:, :-1])  # once, with a sample input of one sentence
         optimizer = train.Optimizer(strategy, lr=1e-3, weight_decay=0.01, clip=1.0)
-        with train.Checkpoints(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
+        with train.CheckpointManager(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
             for step in range(checkpoints.step + 1, steps + 1):
                 words = batch_of(step, group.rank, group.size)
                 loss = nn.functional.cross_entropy(model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())

@@ -44,7 +44,7 @@ def main() -> tuple[Tensor, Tensor]:
         "DiT-S/2", input_size=SIDE, in_channels=1, hidden_size=64, depth=2, num_heads=2, learn_sigma=False
     )
     model.y_embedder = Conditions(64)  # after the model's initialization, to keep PyTorch's
-    objective = diffusion.Objective.of(training.Objective(predict="flow"))
+    objective = diffusion.Objective.of(training.ObjectiveConfig(predict="flow"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(0)
     for step in range(STEPS):
@@ -63,7 +63,7 @@ def main() -> tuple[Tensor, Tensor]:
             print(f"step {step + 1}: loss {loss.item():.3f}")
 
     asked = torch.tensor([[level / 10, 0.1, 1.0] for level in range(-7, 8)])  # (N, 3)
-    denoise = diffusion.guided(model, asked, null=NULL, scale=1.5)
+    denoise = diffusion.guided_denoiser(model, asked, null=NULL, scale=1.5)
     generators = [torch.Generator().manual_seed(seed) for seed in range(len(asked))]  # one seed per image
     images = diffusion.sample_flow("heun", velocity=denoise, steps=20, shape=(1, SIDE, SIDE), noise=generators)
     got = images.mean(dim=(1, 2, 3))  # (N)

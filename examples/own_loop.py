@@ -44,13 +44,13 @@ def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def main(folder: str, steps: int = 200) -> Tensor | None:
     """Train and draw 16 images, most of them bright or dark; None on other ranks, or after a requested stop."""
-    objective = diffusion.Objective.of(training.Objective(predict="v"))
-    with comm.ranks() as group:
+    objective = diffusion.Objective.of(training.ObjectiveConfig(predict="v"))
+    with comm.init_distributed() as group:
         torch.manual_seed(0)  # equal weights on all ranks
         strategy = train.Strategy(Net(), group)
         net = strategy.settle(torch.zeros(1, 1, SIDE, SIDE), torch.zeros(1))
         optimizer = train.Optimizer(strategy, lr=3e-3)
-        with train.Checkpoints(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
+        with train.CheckpointManager(folder, group, optimizer, every=50, facts={"batch": BATCH}) as checkpoints:
             for step in range(checkpoints.step + 1, steps + 1):
                 x0, shares, noise = batch_of(step, group.rank, group.size)
                 t = torch.from_numpy(objective.times(shares.numpy()))

@@ -55,7 +55,7 @@ def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([known] if known else [])]))
 
 
-class Last(training.InstalledSampler):
+class Last(training.PluginSampler):
     """Sampler that returns the clean image predicted from the last state of DDIM; `times` changes a setting."""
 
     share: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -79,7 +79,7 @@ class Raising(Last):
         return {0.0: share}[share]
 
 
-class Follow(training.InstalledSampler):
+class Follow(training.PluginSampler):
     """Euler's method along a flow."""
 
     predicts = "flow"
@@ -91,7 +91,7 @@ class Follow(training.InstalledSampler):
         return x
 
 
-class Folded(codecs.InstalledCodec):
+class Folded(codecs.PluginCodec):
     """Codec that stores pixels of 2 x 2 as channels, without loss."""
 
     factor: Literal[2] = 2
@@ -119,7 +119,7 @@ class FoldedNetwork:
         return torch.pixel_shuffle(z, 2)
 
 
-class Means(codecs.InstalledExtractor):
+class Means(codecs.PluginExtractor):
     """Extractor of the mean of each channel, and its square."""
 
     spoilt: Literal["none", "raises", "batch", "chance", "shape", "nan"] = "none"
@@ -143,7 +143,7 @@ class Means(codecs.InstalledExtractor):
         return torch.cat([means, means**2], dim=1)
 
 
-class Doubled(datasets.InstalledConditions):
+class Doubled(datasets.PluginConditions):
     """Condition of twice the day of the year."""
 
     spoilt: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
@@ -171,7 +171,7 @@ class Doubled(datasets.InstalledConditions):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pydantic warns of the name
 
-    class Shadowing(training.InstalledSampler):
+    class Shadowing(training.PluginSampler):
         """Sampler that redefines a common setting."""
 
         words: int = 0

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.comm.launch.launch_command import MpiExec, find_mpiexec, launch_line
+from dithc.engine.comm.launch.launch_command import MpiLauncher, find_mpiexec, launch_line
 
 ROOT = Path(__file__).parent.parent
 
 
-def launcher() -> MpiExec | None:
+def launcher() -> MpiLauncher | None:
     """Return the launcher, or None if it is not installed."""
     try:
         return find_mpiexec()

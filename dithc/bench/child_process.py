@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.bench.resume import sigterm_exits
-from dithc.core.logging import UserError, logger
+from dithc.core.logging import UserError, get_logger
 from dithc.engine.comm import traffic
 
 UNWANTED = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of a launcher or of thread settings
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def launch_line(

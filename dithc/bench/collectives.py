@@ -19,17 +19,17 @@ import torch
 from dithc.bench.child_process import child_of, launch_line
 from dithc.bench.environment import circumstances
 from dithc.bench.timing import Timing, spread, take_turns
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.core.summaries import Measurement, Table, with_deviation
 from dithc.engine.comm import CommConfig, Group
-from dithc.engine.hardware import discover, plan
+from dithc.engine.hardware import discover_machine, plan_cores
 
 MIB = 1 << 20
 LIMIT_SECONDS = 1200
 
 
 @dataclass(frozen=True)
-class Contender:
+class CollectiveVariant:
     """Implementation of the collectives (None: gloo); `played_nodes` is the number of emulated nodes."""
 
     name: str
@@ -40,14 +40,14 @@ class Contender:
 # No exchange: every rank reads and writes its array once, as any further use of the numbers does.
 IN_PLACE = "in place"
 CONTENDERS = (
-    Contender(IN_PLACE),
-    Contender("gloo"),
-    Contender("mpi blocking", CommConfig(collectives="blocking")),
-    Contender("iallreduce", CommConfig(collectives="iallreduce")),
-    Contender("hierarchical fp32", CommConfig()),
-    Contender("hierarchical bf16", CommConfig(wire="bf16")),
-    Contender("2 nodes fp32", CommConfig(), 2),
-    Contender("2 nodes bf16", CommConfig(wire="bf16"), 2),
+    CollectiveVariant(IN_PLACE),
+    CollectiveVariant("gloo"),
+    CollectiveVariant("mpi blocking", CommConfig(collectives="blocking")),
+    CollectiveVariant("iallreduce", CommConfig(collectives="iallreduce")),
+    CollectiveVariant("hierarchical fp32", CommConfig()),
+    CollectiveVariant("hierarchical bf16", CommConfig(wire="bf16")),
+    CollectiveVariant("2 nodes fp32", CommConfig(), 2),
+    CollectiveVariant("2 nodes bf16", CommConfig(wire="bf16"), 2),
 )
 # (operation, variant, baseline), for the speedup over the baseline.
 COMPARED = (
@@ -75,7 +75,7 @@ class CollectivesSettings:
 def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
     """Start the ranks with one compute thread each and return their measurements."""
     if settings.ranks < 2 or settings.ranks % 2:
-        raise problem("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
+        raise user_error("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
@@ -84,10 +84,10 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
             fix = "see their messages above; run `dithc doctor` to check MPI"
-            raise problem("bench collectives", got=f"status {status}", expected="0", fix=fix)
-        machine = discover()
+            raise user_error("bench collectives", got=f"status {status}", expected="0", fix=fix)
+        machine = discover_machine()
         measured: dict[str, Any] = json.loads(out.read_text())
-        return measured | circumstances(machine, plan(machine, ranks_per_node=settings.ranks))
+        return measured | circumstances(machine, plan_cores(machine, ranks_per_node=settings.ranks))
 
 
 def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
@@ -135,7 +135,9 @@ def _milliseconds(seconds: Mapping[str, float]) -> str:
     return with_deviation({name: 1e3 * seconds[name] for name in ("median", "mad")})
 
 
-def _operations(contender: Contender, settings: CollectivesSettings, group: Group) -> dict[str, Callable[[], None]]:
+def _operations(
+    contender: CollectiveVariant, settings: CollectivesSettings, group: Group
+) -> dict[str, Callable[[], None]]:
     """Return the operations of a variant, each followed by a barrier, after one correctness check."""
     import torch.distributed as dist
 
@@ -182,7 +184,7 @@ def _together(run: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _environment(contender: Contender, group: Group) -> Iterator[None]:
+def _environment(contender: CollectiveVariant, group: Group) -> Iterator[None]:
     """Set the environment variables that a process group reads during construction."""
     number = group.rank * contender.played_nodes // group.size
     wanted = {

@@ -16,7 +16,7 @@ LEAST_SECONDS = 2.0  # a counter is updated once per millisecond
 NOTHING = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
-class Packages:
+class RaplPackages:
     """RAPL counters of all sockets: paths and ranges. `reason` explains an empty set, otherwise it is unset (None)."""
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -38,9 +38,11 @@ class Packages:
         return MICRO * sum((b - a) % (most + 1) for a, b, (_, most) in spans)
 
 
-def images_per_joule(step: Callable[[], object], images: int, *, packages: Packages | None = None) -> dict[str, Any]:
+def images_per_joule(
+    step: Callable[[], object], images: int, *, packages: RaplPackages | None = None
+) -> dict[str, Any]:
     """Repeat a step of `images` images for some seconds. Return images per joule, or a reason without counters."""
-    packages = packages or Packages()
+    packages = packages or RaplPackages()
     if packages.reason is not None:
         return {"status": "skipped", "reason": packages.reason}
     before, start, steps = packages.read(), time.monotonic(), 0

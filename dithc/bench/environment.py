@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from dithc.core.artifacts import Manifest, sha256_file
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import hcops, native
-from dithc.engine.hardware import CorePlan, Machine, discover, plan
+from dithc.engine.hardware import CorePlan, Machine, discover_machine, plan_cores
 from dithc.engine.hcops import tuning
 
 GIGA = 1e9
@@ -44,7 +44,7 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
     for name, minimum in least.items():
         value = getattr(settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise problem(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
+            raise user_error(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
 
 
 def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
@@ -53,13 +53,13 @@ def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> No
     unknown = [name for name in given if name not in names]
     if unknown or not given:
         expected = f"one or more of {', '.join(names)}"
-        raise problem(option, got=",".join(unknown) or "none", expected=expected, fix="correct the names")
+        raise user_error(option, got=",".join(unknown) or "none", expected=expected, fix="correct the names")
 
 
 def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
     """Discover the machine, plan one rank, and set the threads of torch and of the C kernels."""
-    machine = discover()
-    core_plan = plan(machine, ranks_per_node=1, cpus_per_rank=threads)
+    machine = discover_machine()
+    core_plan = plan_cores(machine, ranks_per_node=1, cpus_per_rank=threads)
     torch.set_num_threads(core_plan.ranks[0].num_threads)
     return machine, core_plan
 
@@ -67,8 +67,12 @@ def prepare_threads(threads: int | None) -> tuple[Machine, CorePlan]:
 def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
     """Return machine, versions, active operator backends, and the time."""
     return {
-        "operators": hcops.describe(),
-        "kernels": {"isa": native.isa(), "library": native.load().reason, "table": native.kernels()},
+        "operators": hcops.describe_kernels(),
+        "kernels": {
+            "isa": native.instruction_set(),
+            "library": native.load_library().reason,
+            "table": native.kernels(),
+        },
         "machine": asdict(machine),
         "core_plan": asdict(core_plan),
         "load_average": os.getloadavg(),
@@ -80,12 +84,12 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return all facts, apart from the arguments, that determine the measured values, as JSON values by topic."""
-    machine = discover()
+    machine = discover_machine()
     folder = tuning.path_of(tuning.this_machine())
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
     variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
     libraries = sorted(Path(native.__file__).parent.glob("*.so"))
-    lasting: dict[str, Any] = _lasting(circumstances(machine, plan(machine, ranks_per_node=1)))
+    lasting: dict[str, Any] = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1)))
     return lasting | {
         "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
         "system": platform.platform(),

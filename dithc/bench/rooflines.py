@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from dithc.bench.timing import spread
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.cftp import Team
+from dithc.engine.cftp import ThreadTeam
 from dithc.engine.memory import Pool
 from dithc.engine.native import rooflines
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Large enough for packing and start-up to cost less than 5% of the product, small enough (17 GFLOP) for a fraction of a
 # second.
@@ -29,7 +29,7 @@ FIRST_ROUNDS = 10_000
 Precision = Literal["fp32", "bf16"]
 
 
-class MultiplyAddCeiling:
+class FmaRoofline:
     """Independent multiply-adds in registers on every thread, on the widest unit for a type.
 
     The fp32 unit also computes bf16 products and is faster on some CPUs, so the ceiling is the higher rate. `work` is
@@ -48,10 +48,10 @@ class MultiplyAddCeiling:
         rooflines.multiply_add(self._operands, rounds=self._rounds)
 
 
-class GemmCeiling:
+class GemmRoofline:
     """torch.mm of two square matrices of side GEMM_SIZE.
 
-    Uses fp32 instead of bf16 if PyTorch has only a slow loop for bf16 on this CPU. As in `MultiplyAddCeiling`, the
+    Uses fp32 instead of bf16 if PyTorch has only a slow loop for bf16 on this CPU. As in `FmaRoofline`, the
     ceiling is the faster unit.
     """
 
@@ -72,7 +72,7 @@ class GemmCeiling:
         wait_for(self._out)
 
 
-class CopyCeiling:
+class BandwidthRoofline:
     """Copy of `size_bytes` by all threads. `work` is the number of bytes read and written.
 
     Uses the library's copy with non-temporal stores, or Tensor.copy_ without the library and on other devices.
@@ -104,7 +104,7 @@ def wait_for(tensor: Tensor) -> None:
 
 def team_facts() -> dict[str, Any]:
     """Return the threads of operators and the minimum cost between two phases of an operator: a barrier."""
-    team = Team.of()
+    team = ThreadTeam.of()
     return {
         "description": team.describe(),
         "threads": team.num_threads,
@@ -120,9 +120,9 @@ def _pool() -> Pool:
     return Pool()
 
 
-def multiply_add_ceiling(dtype: Precision) -> MultiplyAddCeiling | None:
+def multiply_add_ceiling(dtype: Precision) -> FmaRoofline | None:
     """Return the ceiling, or None without the library that measures it."""
-    return None if native.library() is None else MultiplyAddCeiling(dtype)
+    return None if native.library() is None else FmaRoofline(dtype)
 
 
 def _calibrate(unit: Precision) -> tuple[int, float]:

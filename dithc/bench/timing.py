@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
-from dithc.bench.resume import Stopped, now
+from dithc.bench.resume import MeasurementStopped, current_session
 
 Name = TypeVar("Name", bound=Hashable)
 Item = TypeVar("Item")
@@ -71,12 +71,12 @@ def take_turns(
     """
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []
-    with suppress(Stopped):
+    with suppress(MeasurementStopped):
         for turn in alternating(order, repeats):
             once = partial(_round, runs, turn, counts)
-            rounds.append(now().unit(f"round of {order}", once) if are_units else once())
+            rounds.append(current_session().unit(f"round of {order}", once) if are_units else once())
     if not rounds and repeats:
-        raise Stopped
+        raise MeasurementStopped
     return {name: Timing(tuple(one[place] for one in rounds)) for place, name in enumerate(order)}
 
 

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from dithc.cli import starting
 from dithc.core import openmp
 from dithc.core.integrity import json_documents
-from dithc.core.logging import UserError, logger, out_of_memory, problem, setup
+from dithc.core.logging import UserError, get_logger, out_of_memory, setup_logging, user_error
 
 GROUPS = {
     "experiment": {
@@ -96,7 +96,7 @@ FIXES = {
 """Fix for an operating system error, by error number."""
 FIX = "check the path and its file system, then restart"
 
-__all__ = ["VERBS", "main", "module_of"]
+__all__ = ["VERBS", "command_module", "main"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,13 +106,13 @@ class _Parser(argparse.ArgumentParser):
         """Log an argument error and exit with status 2."""
         from dithc.engine.comm import exit_report
 
-        told = problem(
+        told = user_error(
             self.prog,
             got=message,
             expected=f"arguments as `{self.prog} --help` lists them",
             fix="correct the command line",
         )
-        logger(f"dithc.{self.prog.split()[1]}").error(exit_report.once(str(told)))
+        get_logger(f"dithc.{self.prog.split()[1]}").error(exit_report.deduplicated_message(str(told)))
         self.exit(2)
 
 
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # busy process takes 20 times longer. 10,000 spins (tens of microseconds) have no measurable cost on dedicated
     # cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    setup(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    setup_logging(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
     starting.choose_folders()
     openmp.report()
     status = 1
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if status:
                 from dithc.engine.comm import exit_report
 
-                exit_report.tell_of_end(status)
+                exit_report.report_exit(status)
     return status
 
 
@@ -169,29 +169,29 @@ def _ended(words: Sequence[str]) -> int:
     except KeyboardInterrupt:  # also while the module of the command is imported
         if starting.has_parent:
             raise
-        logger(f"dithc.{words[0]}").error("interrupted")
+        get_logger(f"dithc.{words[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
         from dithc.engine.comm import exit_report
 
-        logger(f"dithc.{words[0]}").error(exit_report.once(str(error)))
+        get_logger(f"dithc.{words[0]}").error(exit_report.deduplicated_message(str(error)))
         return error.status
     except BrokenPipeError:
         return 141
     except json_documents.Altered as error:
         fix = "delete it and rerun the command that writes it"
-        told = problem(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
-        logger(f"dithc.{words[0]}").error(str(told))
+        told = user_error(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
+        get_logger(f"dithc.{words[0]}").error(str(told))
         return UserError.status
     except Exception as error:
-        log, said = logger(f"dithc.{words[0]}"), _told(words[0], error)
+        log, said = get_logger(f"dithc.{words[0]}"), _told(words[0], error)
         if said is None:
             raise
         log.error(str(said), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
 
 
-def module_of(verb: str) -> str:
+def command_module(verb: str) -> str:
     """Return the name of the module that implements a command of `VERBS`."""
     group = next(group for group, commands in GROUPS.items() if verb in commands)
     return ".".join(["dithc.cli", *([group] if group else []), verb.replace("-", "_")])
@@ -199,7 +199,7 @@ def module_of(verb: str) -> str:
 
 def _run(words: Sequence[str]) -> int:
     """Import the command named by the first word, parse its arguments and execute it."""
-    verb: Any = import_module(module_of(words[0]))
+    verb: Any = import_module(command_module(words[0]))
     parser = _Parser(
         prog=f"dithc {words[0]}",
         description=verb.SUMMARY,
@@ -223,7 +223,7 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
     for option in ("json", "png", "describe", *(["out"] if verb != "export" else [])):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
-            raise problem(
+            raise user_error(
                 f"dithc {verb} --{option}",
                 got=f"{path}, which is a folder",
                 expected="the file to write",
@@ -238,13 +238,13 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
 def _told(verb: str, error: Exception) -> UserError | None:
     """Convert an operating system error or an allocation failure to a user error; None for other errors."""
     if isinstance(error, UnicodeEncodeError):
-        return problem(
+        return user_error(
             f"dithc {verb} cannot write a name that is not valid UTF-8",
             got=ascii(error.object)[:200],
             expected="names of files and folders in UTF-8",
             fix="rename that file or folder",
         )
-    wanted = out_of_memory.asked(error)
+    wanted = out_of_memory.requested_memory(error)
     if wanted is None:
         return _unwritable(verb, error) if isinstance(error, OSError) else None
     if (limit := starting.limit_bytes()) is not None:
@@ -269,14 +269,14 @@ def _told(verb: str, error: Exception) -> UserError | None:
 def _unwritable(verb: str, error: OSError) -> UserError:
     """Convert an operating system error to a user error."""
     if error.filename is None and "temporary directory" in str(error):
-        return problem(
+        return user_error(
             f"dithc {verb} needs a folder for temporary files",
             got=str(error.strerror),
             expected="a writable folder with free space",
             fix="set TMPDIR to one",
         )
     name = error.filename2 or error.filename  # the second file name of a rename is the target
-    return problem(
+    return user_error(
         f"dithc {verb} could not read or write {'its files' if name is None else name}",
         got=str(error) if error.strerror is None else error.strerror,
         expected="a readable, writable path with free space; files that were complete are unchanged",

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.core.logging import logger, out_of_memory, problem
+from dithc.core.logging import get_logger, out_of_memory, user_error
 
 if TYPE_CHECKING:
     from dithc.engine.comm import launch_command
@@ -25,7 +25,7 @@ STOPPED = 75
 KILLED = 137  # 128 + SIGKILL
 JOB_VARIABLE = "SLURM_JOB_ID"
 ENDED_WITHIN_SECONDS = 300.0
-log = logger("dithc.launch")
+log = get_logger("dithc.launch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
         if value is not None and value < 1:
-            raise problem(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
+            raise user_error(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
     ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
     node_cpus = args.node_cpus or cores
     cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
@@ -135,7 +135,7 @@ def _check_program(name: str) -> None:
     """Reject a missing program. Otherwise mpiexec reports it for every rank and is restarted."""
     if shutil.which(name) is None:
         fix = "check the command after `--`, or pass the absolute path of the program"
-        raise problem("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
+        raise user_error("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
 
 
 def _say_killed(command: list[str], *, by_system: bool) -> None:
@@ -145,7 +145,7 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
     limits = Limits.read()
     limit = "none" if limits.memory_limit_bytes is None else out_of_memory.gib(limits.memory_limit_bytes)
     free = "unknown" if limits.memory_available_bytes is None else out_of_memory.gib(limits.memory_available_bytes)
-    error = problem(
+    error = user_error(
         f"{' '.join(command[:2])} was ended by SIGKILL",
         got="this job's control group had no memory left"
         if by_system
@@ -182,7 +182,7 @@ def _hosts(nodes: int) -> list[str]:
     if len(hosts) < nodes:
         got = f"{len(hosts)} node(s) of job {job}" if job else "no Slurm job"
         fix = "start inside a job (`sbatch`, `salloc`) with that many nodes, on which squeue and scontrol work"
-        raise problem("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", fix=fix)
+        raise user_error("launch --launcher srun", got=got, expected=f"a job of {nodes} node(s)", fix=fix)
     return hosts
 
 
@@ -218,12 +218,12 @@ def _again(scheduler: str, why: str) -> int:
 
 def _counted(args: argparse.Namespace) -> tuple[int, int]:
     """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
-    from dithc.config import Machine
-    from dithc.engine.hardware import discover
+    from dithc.config import MachineConfig
+    from dithc.engine.hardware import discover_machine
 
-    cores = discover().visible_cores
+    cores = discover_machine().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}
-    per_node = Machine(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
+    per_node = MachineConfig(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
     said = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
     log.info(said, per_node, args.strategy, len(dies), len(clusters))
     return int(per_node * args.nodes), len(cores)

@@ -12,7 +12,7 @@ from dithc.config import stage_spec
 from dithc.core.artifacts import Manifest, outputs
 
 if TYPE_CHECKING:
-    from dithc.config import Experiment
+    from dithc.config import ExperimentConfig
 
 
 def add_of(parser: argparse.ArgumentParser, of: str, *, which: str = "") -> None:
@@ -32,14 +32,14 @@ def folder(args: argparse.Namespace) -> Path:
 
 
 @dataclass
-class Making:
+class CommandRecord:
     """Execution of one stage, timed from its construction.
 
     `of` is the name in the configuration of the settings that determine the result, `name` the name of the result if it
     differs, `out` the manifest to write, and `inputs` are the digests of the input manifests by path.
     """
 
-    experiment: "Experiment"
+    experiment: "ExperimentConfig"
     stage: str
     of: str
     out: Path

@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.config import Experiment
-from dithc.core.logging import logger
+from dithc.config import ExperimentConfig
+from dithc.core.logging import get_logger
 
 if TYPE_CHECKING:
     from dithc.engine.comm import Group
 
 HELD = 76  # exit status: another process works on the same output
-log = logger("dithc.cores")
+log = get_logger("dithc.cores")
 
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def leased(group: "Group", folder: Path) -> Iterator[bool]:
 
 
 def ranks(
-    experiment: Experiment, *, expected: int | None, timeout_seconds: float | None = None
+    experiment: ExperimentConfig, *, expected: int | None, timeout_seconds: float | None = None
 ) -> AbstractContextManager["Group"]:
     """Start the ranks with the settings of section `machine`; UserError unless the expected number was started."""
     from dithc.engine import comm
@@ -46,4 +46,4 @@ def ranks(
     machine = experiment.machine
     config = comm.CommConfig(collectives=machine.collectives, wire=machine.wire, weights_wire=machine.weights_wire)
     cpus = machine.cpus_per_rank
-    return comm.ranks(expected, config=config, cpus_per_rank=cpus, timeout_seconds=timeout_seconds)
+    return comm.init_distributed(expected, config=config, cpus_per_rank=cpus, timeout_seconds=timeout_seconds)

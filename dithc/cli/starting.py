@@ -68,9 +68,9 @@ def open_streams() -> None:
 def choose_folders() -> None:
     """Replace unusable folders for temporary files and caches, also for child processes. Log each choice."""
     from dithc.core import caches as places
-    from dithc.core.logging import logger
+    from dithc.core.logging import get_logger
 
-    log = logger("dithc.start")
+    log = get_logger("dithc.start")
     if sys.orig_argv[1:3] == ["-X", "utf8"]:
         log.info("text and file names are UTF-8, independent of the locale")
     with suppress(FileNotFoundError):  # raised again when a command needs a temporary file
@@ -121,9 +121,9 @@ def supervised(verb: str) -> Iterator[None]:
 
 
 def _watch(child: int, reader: int, verb: str) -> NoReturn:
-    from dithc.core.logging import logger, out_of_memory, problem
+    from dithc.core.logging import get_logger, out_of_memory, user_error
 
-    log, received = logger(f"dithc.{verb}"), set[int]()
+    log, received = get_logger(f"dithc.{verb}"), set[int]()
 
     def forward(number: int, _: FrameType | None) -> None:
         received.add(number)
@@ -144,7 +144,7 @@ def _watch(child: int, reader: int, verb: str) -> NoReturn:
         log.error("interrupted")
         os._exit(128 + signal.SIGINT)
     how = f"status {code}" if code >= 0 else signal.Signals(-code).name
-    error = problem(
+    error = user_error(
         f"dithc {verb}: out of memory",
         got=f"a limit of {out_of_memory.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
         f"a library ended the process ({how})",

@@ -40,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train the run."""
-    from dithc.config import load, named
+    from dithc.config import get_entry, load
     from dithc.core.artifacts import outputs
-    from dithc.train import Job, Paths, train
+    from dithc.train import Paths, TrainingJob, train
 
     experiment = load(args.config)
-    settings = named(experiment.runs, args.run, key="runs")
+    settings = get_entry(experiment.runs, args.run, key="runs")
     outputs.check_file(args.out, stage="train", name=args.run)
     given = {"strategy": args.strategy, "trace_step": args.trace, "go_back": args.go_back or None}
-    job = Job(
+    job = TrainingJob(
         name=args.run,
         run=settings,
         machine=experiment.machine.model_copy(update={key: value for key, value in given.items() if value is not None}),

@@ -2,7 +2,7 @@
 
 Purpose: one definition of each key for the workflow engine, the command line, the JSON schema and docs/config.md. Files
 in `config/` describe experiments; profiles in `profiles/` set the section `machine`.
-Contents: frozen models (`Experiment` and its sections) and `load`, which reads a YAML file or a mapping.
+Contents: frozen models (`ExperimentConfig` and its sections) and `load`, which reads a YAML file or a mapping.
 Invariants: unknown keys are rejected, values are immutable, every field has a docstring. References to undefined names
 are rejected before the first job.
 Extending: add a field with a docstring and run `make generate`. A new kind of source, codec or extractor is a new model
@@ -10,20 +10,20 @@ with a separate `kind`; export it here if another package dispatches on it.
 """
 
 from dithc.config import codecs, datasets, training
-from dithc.config.experiment import Experiment
-from dithc.config.load import experiment_of, load, load_machine, named
-from dithc.config.machine import Machine
+from dithc.config.experiment import ExperimentConfig
+from dithc.config.load import get_entry, load, load_experiment, load_machine
+from dithc.config.machine import MachineConfig
 from dithc.config.stage_spec import stage_spec
 
 __all__ = [
-    "Experiment",
-    "Machine",
+    "ExperimentConfig",
+    "MachineConfig",
     "codecs",
     "datasets",
-    "experiment_of",
+    "get_entry",
     "load",
+    "load_experiment",
     "load_machine",
-    "named",
     "stage_spec",
     "training",
 ]

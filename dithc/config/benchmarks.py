@@ -7,7 +7,7 @@ from pydantic import Field
 from dithc.config.base import Gib, Place, Positive, Preset, Settings, Size
 
 
-class Strategies(Settings):
+class StrategiesConfig(Settings):
     """Training runs with the strategies cftp, dp and dp+tp. The report compares them with table 2 of the paper."""
 
     models: list[Preset] = Field(default=[], max_length=64)
@@ -22,7 +22,7 @@ class Strategies(Settings):
     """Total memory of all ranks of a run. A run beyond it is reported as out of memory; the free memory if unset."""
 
 
-class Scaling(Settings):
+class ScalingConfig(Settings):
     """Training runs on increasing numbers of ranks. The report compares them with figures 10 and 11 of the paper."""
 
     models: list[Preset] = Field(default=[], max_length=64)
@@ -39,7 +39,7 @@ class Scaling(Settings):
     """Also measure the same steps without communication."""
 
 
-class Simulate(Settings):
+class SimulateConfig(Settings):
     """Simulation of training steps on a described machine with many nodes, marked as simulated in the report."""
 
     machine: Place | None = None
@@ -55,7 +55,7 @@ class Simulate(Settings):
     """Simulated experiments. paper: those of the paper, as published and with dithc; weak, strong: scaling of dithc."""
 
 
-class Stepwise(Settings):
+class StepwiseConfig(Settings):
     """Training runs that enable one component of dithc after another. Compared with figure 9 of the paper."""
 
     model: Preset | None = None
@@ -72,7 +72,7 @@ class Stepwise(Settings):
     """Runs of each stage, interleaved."""
 
 
-class AutoMemBench(Settings):
+class AutoMemBenchConfig(Settings):
     """Measurements of AutoMem and its memory tiers."""
 
     model: Preset | None = None
@@ -97,7 +97,7 @@ class AutoMemBench(Settings):
     """Runs of each variant, interleaved."""
 
 
-class SamplingBench(Settings):
+class SamplingBenchConfig(Settings):
     """Sampling of one image with one rank and with several. The report shows the images and their differences."""
 
     model: Preset | None = None
@@ -122,7 +122,7 @@ class SamplingBench(Settings):
     """Runs of each variant, interleaved."""
 
 
-class Bench(Settings):
+class BenchConfig(Settings):
     """Benchmarks in the report; the keys of this section time a training step."""
 
     model: Preset | None = None
@@ -133,24 +133,24 @@ class Bench(Settings):
     """Compute type."""
     compare: list[Literal["eager", "compile"]] = ["eager"]
     """PyTorch variants to compare with."""
-    strategies: Strategies = Strategies()
+    strategies: StrategiesConfig = StrategiesConfig()
     """Comparison of strategies."""
-    scaling: Scaling = Scaling()
+    scaling: ScalingConfig = ScalingConfig()
     """Measured scaling."""
-    stepwise: Stepwise = Stepwise()
+    stepwise: StepwiseConfig = StepwiseConfig()
     """Speedup of each component."""
-    automem: AutoMemBench = AutoMemBench()
+    automem: AutoMemBenchConfig = AutoMemBenchConfig()
     """Measurements of AutoMem."""
-    sampling: SamplingBench = SamplingBench()
+    sampling: SamplingBenchConfig = SamplingBenchConfig()
     """Sampling with one rank and with several."""
-    simulate: Simulate = Simulate()
+    simulate: SimulateConfig = SimulateConfig()
     """Simulated scaling."""
 
 
 Target = Literal["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56"]
 
 
-class Paper(Settings):
+class PaperConfig(Settings):
     """Tables and figures of the paper as targets of the workflow. `scale` determines their settings."""
 
     scale: Literal["ci", "node", "paper"] = "ci"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
-from dithc.config.plugins import Installed, kinds_of, taking
-from dithc.config.plugins import InstalledExtractor as InstalledExtractor
+from dithc.config.plugins import PluginExtractor as PluginExtractor
+from dithc.config.plugins import PluginSettings, kinds_of, taking
 from dithc.core import plugins as extensions
 
 CROP = 32
@@ -18,7 +18,7 @@ improve the codec more than larger crops."""
 LEAST_TURNED = 2  # side of the smallest latent with distinct orientations
 
 
-class PixelCodec(Settings):
+class PixelCodecConfig(Settings):
     """No codec: the diffusion model works on scaled pixels."""
 
     kind: Literal["pixel"]
@@ -31,7 +31,7 @@ class PixelCodec(Settings):
         return bands
 
 
-class SdVae(Settings):
+class SdVaeConfig(Settings):
     """The autoencoder of Stable Diffusion from local files, for the three display bands."""
 
     kind: Literal["sd-vae"]
@@ -53,7 +53,7 @@ Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
 Group = Annotated[list[Band], Field(min_length=1, max_length=64)]  # bands that are encoded together
 
 
-class Foreign(Settings):
+class ExternalCodecConfig(Settings):
     """An external autoencoder with any number and range of latent channels, tested on tiles of noise before use."""
 
     path: Place | None = None
@@ -111,7 +111,7 @@ class Foreign(Settings):
                 raise ValueError(f"`{name}` has {len(given)} numbers: set one, or {counts}, one per channel")
 
 
-class Diffusers(Foreign):
+class DiffusersCodecConfig(ExternalCodecConfig):
     """An image autoencoder in the layout of diffusers: AutoencoderKL, AutoencoderTiny, AutoencoderDC and others."""
 
     path: Place
@@ -127,7 +127,7 @@ class Diffusers(Foreign):
     0."""
 
 
-class Torchscript(Foreign):
+class TorchScriptCodecConfig(ExternalCodecConfig):
     """An autoencoder as a program: TorchScript, or graphs of torch.export."""
 
     path: Place
@@ -160,7 +160,7 @@ class Torchscript(Foreign):
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
 
 
-class KlVae(Settings):
+class KlVaeConfig(Settings):
     """An autoencoder with a KL term for any number of bands, trained here from the best linear codec of its size."""
 
     kind: Literal["kl-vae"]
@@ -219,7 +219,7 @@ class KlVae(Settings):
             )
 
 
-class InstalledCodec(Installed, Foreign):
+class PluginCodec(PluginSettings, ExternalCodecConfig):
     """An autoencoder of an installed package (docs/extending.md), returned by its `network()`."""
 
     group: ClassVar[extensions.Group] = "codecs"
@@ -237,14 +237,15 @@ class InstalledCodec(Installed, Foreign):
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 
-BuiltInCodec = Annotated[PixelCodec | SdVae | Diffusers | Torchscript | KlVae, Field(discriminator="kind")]
-Codec = Annotated[
-    BuiltInCodec | SerializeAsAny[InstalledCodec], taking(InstalledCodec, kinds_of(BuiltInCodec), BuiltInCodec)
+BuiltInCodec = Annotated[
+    PixelCodecConfig | SdVaeConfig | DiffusersCodecConfig | TorchScriptCodecConfig | KlVaeConfig,
+    Field(discriminator="kind"),
 ]
+Codec = Annotated[BuiltInCodec | SerializeAsAny[PluginCodec], taking(PluginCodec, kinds_of(BuiltInCodec), BuiltInCodec)]
 ExtractorKind = Literal["inception", "torchscript", "squeezenet", "classifier"]
 
 
-class Extractor(Settings):
+class ExtractorConfig(Settings):
     """The network that computes the features for scores."""
 
     kind: ExtractorKind
@@ -293,5 +294,5 @@ class Extractor(Settings):
 
 
 AnyExtractor = Annotated[
-    Extractor | SerializeAsAny[InstalledExtractor], taking(InstalledExtractor, get_args(ExtractorKind), Extractor)
+    ExtractorConfig | SerializeAsAny[PluginExtractor], taking(PluginExtractor, get_args(ExtractorKind), ExtractorConfig)
 ]

@@ -8,14 +8,14 @@ from pydantic import Field, SerializeAsAny
 
 from dithc.config.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
 from dithc.config.plugins import REGISTERED as REGISTERED
-from dithc.config.plugins import Installed as Installed
-from dithc.config.plugins import InstalledConditions as InstalledConditions
-from dithc.config.plugins import InstalledSource as InstalledSource
+from dithc.config.plugins import PluginConditions as PluginConditions
+from dithc.config.plugins import PluginSettings as PluginSettings
+from dithc.config.plugins import PluginSource as PluginSource
 from dithc.config.plugins import kinds_of, taking
-from dithc.config.tiling import Rendering as Rendering
-from dithc.config.tiling import Scaling
-from dithc.config.tiling import Split as Split
-from dithc.config.tiling import Tiles as Tiles
+from dithc.config.tiling import NormalizationConfig
+from dithc.config.tiling import RenderingConfig as RenderingConfig
+from dithc.config.tiling import SplitConfig as SplitConfig
+from dithc.config.tiling import TilesConfig as TilesConfig
 
 # Limits in digital numbers or reflectance: far beyond valid values, and small enough for exact differences in fp32.
 Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
@@ -32,7 +32,7 @@ SENTINEL2_BANDS = get_args(Sentinel2Band)
 NOT_OF_LEVEL_2A = "B10"  # cirrus band, which level 2A does not contain
 
 
-class Synthetic(Settings):
+class SyntheticConfig(Settings):
     """A generated input instead of the user's files (`dithc synthesize`)."""
 
     scenes: Positive = 2
@@ -47,7 +47,7 @@ class _Source(Settings):
     is_generated: ClassVar[bool] = True  # `synthetic` is available
     path: Place | None = None
     """Folder with the user's files, relative to the working folder. Give exactly one of `path` and `synthetic`."""
-    synthetic: Synthetic | None = None
+    synthetic: SyntheticConfig | None = None
     """Generate the input instead: data of the same structure for machines without data."""
     include: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns of names, or of paths below `path`. Only matches are read: `*_SR_*.tif`, `2023/*`. Case does not matter,
@@ -62,7 +62,7 @@ class _Source(Settings):
             raise ValueError("`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`")
 
 
-class MaskFile(Settings):
+class MaskFileConfig(Settings):
     """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
 
     names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
@@ -85,17 +85,17 @@ class MaskFile(Settings):
             raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
 
 
-class Clouds(Settings):
+class CloudsConfig(Settings):
     """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
 
-    mask: MaskFile | None = None
+    mask: MaskFileConfig | None = None
     """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
     cloud."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
     """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
 
 
-class ProductClouds(Clouds):
+class ProductCloudsConfig(CloudsConfig):
     """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
 
     classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
@@ -109,7 +109,7 @@ class ProductClouds(Clouds):
 
 class _Files(_Source):
     is_generated: ClassVar[bool] = False
-    clouds: Clouds = Clouds()
+    clouds: CloudsConfig = CloudsConfig()
     """Selection of cloudy pixels; no pixels without `mask`."""
 
     def _check_consistency(self) -> None:
@@ -124,7 +124,7 @@ class _Sentinel2Bands(_Source):
     next finer file. A band is resampled to a finer grid only from its native size."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
     """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
-    clouds: ProductClouds = ProductClouds()
+    clouds: ProductCloudsConfig = ProductCloudsConfig()
     """Selection of cloudy pixels."""
 
     def _check_consistency(self) -> None:
@@ -133,7 +133,7 @@ class _Sentinel2Bands(_Source):
             raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
 
 
-class Sentinel2(_Sentinel2Bands):
+class Sentinel2Source(_Sentinel2Bands):
     """Sentinel-2 products as delivered by ESA: `.SAFE` folders or zip files of them, L1C or L2A."""
 
     kind: Literal["sentinel2"]
@@ -154,7 +154,7 @@ class Sentinel2(_Sentinel2Bands):
             )
 
 
-class Search(Settings):
+class SearchConfig(Settings):
     """Selection of catalog scenes that `dithc fetch` downloads into `path`."""
 
     catalog: Address
@@ -191,13 +191,13 @@ class Search(Settings):
             raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
 
 
-class Sentinel2Stac(_Sentinel2Bands):
+class Sentinel2StacSource(_Sentinel2Bands):
     """Sentinel-2 scenes from catalogs: STAC items with the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
 
     is_generated: ClassVar[bool] = False
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
-    search: Search | None = None
+    search: SearchConfig | None = None
     """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only, without a
     network."""
     checksum: Literal["verify", "skip"] = "verify"
@@ -213,7 +213,7 @@ class Sentinel2Stac(_Sentinel2Bands):
             raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
 
 
-class Sentinel2Array(_Files):
+class Sentinel2ArraySource(_Files):
     """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files without metadata."""
 
     kind: Literal["sentinel2-array"]
@@ -242,7 +242,7 @@ class Sentinel2Array(_Files):
             raise ValueError("`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before")
 
 
-class Coefficients(Settings):
+class CoefficientsConfig(Settings):
     """A user-defined calibration instead of the published calibration: one number for each of `bands`."""
 
     gain: list[Above0] = Field(min_length=1, max_length=64)
@@ -254,7 +254,7 @@ class Coefficients(Settings):
     published if unset."""
 
 
-class Gaofen2(_Source):
+class Gaofen2Source(_Source):
     """Gaofen-2 scenes: orthorectified 4-band GeoTIFF (with its XML), .npy cut from one, or products of level 1A."""
 
     kind: Literal["gaofen2"]
@@ -275,7 +275,7 @@ class Gaofen2(_Source):
     calibrate: Literal["none", "radiance", "reflectance"] = "none"
     """Stored quantity: unchanged digital numbers, radiance (W m-2 sr-1 um-1), or top-of-atmosphere reflectance. The
     conversion uses the coefficients that the producer published for satellite, camera and year."""
-    coefficients: Coefficients | None = None
+    coefficients: CoefficientsConfig | None = None
     """Calibration instead of the published calibration."""
     pansharpen: Literal["none", "gsa"] = "none"
     """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (by GSA)."""
@@ -323,7 +323,7 @@ class Gaofen2(_Source):
             raise ValueError(f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`")
 
 
-class GeoTiff(_Files):
+class GeoTiffSource(_Files):
     """Rasters of any other sensor, described by the configuration: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
 
     kind: Literal["geotiff"]
@@ -365,7 +365,7 @@ class GeoTiff(_Files):
             raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
 
 
-class ImageFolder(_Source):
+class ImageFolderSource(_Source):
     """Images with classes, as in ImageNet: in folders, tar archives, WebDataset or parquet shards."""
 
     kind: Literal["image-folder"]
@@ -381,28 +381,29 @@ class ImageFolder(_Source):
 
 
 BuiltInSource = Annotated[
-    Sentinel2 | Sentinel2Stac | Sentinel2Array | Gaofen2 | GeoTiff | ImageFolder, Field(discriminator="kind")
+    Sentinel2Source | Sentinel2StacSource | Sentinel2ArraySource | Gaofen2Source | GeoTiffSource | ImageFolderSource,
+    Field(discriminator="kind"),
 ]
 Source = Annotated[
-    BuiltInSource | SerializeAsAny[InstalledSource], taking(InstalledSource, kinds_of(BuiltInSource), BuiltInSource)
+    BuiltInSource | SerializeAsAny[PluginSource], taking(PluginSource, kinds_of(BuiltInSource), BuiltInSource)
 ]
-Conditions = Annotated[SerializeAsAny[InstalledConditions], taking(InstalledConditions, (), InstalledConditions)]
+Conditions = Annotated[SerializeAsAny[PluginConditions], taking(PluginConditions, (), PluginConditions)]
 
 
-class Dataset(Settings):
+class DatasetConfig(Settings):
     """One dataset from its source to its latents."""
 
     title: Title
     """Name in the report."""
     source: Source
     """Origin of the scenes."""
-    tiles: Tiles = Tiles()
+    tiles: TilesConfig = TilesConfig()
     """Cutting of scenes into tiles."""
-    split: Split = Split()
+    split: SplitConfig = SplitConfig()
     """Assignment of tiles to splits."""
-    scaling: Scaling = Scaling()
+    scaling: NormalizationConfig = NormalizationConfig()
     """Map of bands to [-1, 1]."""
-    rendering: Rendering
+    rendering: RenderingConfig
     """Conversion of tiles to 8-bit images, for display and for every score."""
     codec: Name
     """Name of the codec (section `codecs`) that encodes the tiles."""
@@ -433,8 +434,8 @@ class Dataset(Settings):
     def one_class(self) -> bool:
         """True if all tiles have one class, as far as known before a scene is read."""
         source = self.source
-        if isinstance(source, InstalledSource):
+        if isinstance(source, PluginSource):
             return not source.labelled
-        if not isinstance(source, ImageFolder) or source.classes == "one":
+        if not isinstance(source, ImageFolderSource) or source.classes == "one":
             return True
         return source.synthetic is not None and source.synthetic.classes == 1

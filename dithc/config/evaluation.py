@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.base import Band, Fraction, Name, Positive, Seed, Settings, Size
-from dithc.config.plugins import InstalledSampler, taking
+from dithc.config.plugins import PluginSampler, taking
 from dithc.config.run_sections import Length
 
 LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
@@ -22,12 +22,12 @@ OF_PIXELS = {"bands", "indices", "spectra"}
 
 BuiltInSampler = Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"]
 Sampler = Annotated[
-    BuiltInSampler | SerializeAsAny[InstalledSampler],
-    taking(InstalledSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
+    BuiltInSampler | SerializeAsAny[PluginSampler],
+    taking(PluginSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
 ]
 
 
-class Windows(Settings):
+class WindowsConfig(Settings):
     """Sampling of a scene larger than the tiles: each step evaluates the network on windows of the tile size."""
 
     overlap: float = Field(default=0.25, ge=0.0, le=LARGEST_OVERLAP)
@@ -43,7 +43,7 @@ class Windows(Settings):
             raise ValueError("windows without overlap and shift leave seams: set `overlap: 0.25` or `shift: true`")
 
 
-class FirstBlock(Settings):
+class FirstBlockCacheConfig(Settings):
     """Reuse of the residual of all other blocks while the residual of the first block changes little. The first block
     always runs. The decision is separate for each image and each guidance branch."""
 
@@ -57,7 +57,7 @@ class FirstBlock(Settings):
         return f"{self.kind} cache, threshold {self.threshold:g}"
 
 
-class Taylor(Settings):
+class TaylorCacheConfig(Settings):
     """Extrapolation of the residual of the blocks over the timesteps, between evaluations that run the blocks."""
 
     kind: Literal["taylor"]
@@ -75,10 +75,10 @@ class Taylor(Settings):
         return f"{self.kind} cache, interval {self.interval}, order {self.order}"
 
 
-Cache = Annotated[FirstBlock | Taylor, Field(discriminator="kind")]
+Cache = Annotated[FirstBlockCacheConfig | TaylorCacheConfig, Field(discriminator="kind")]
 
 
-class Pipefusion(Settings):
+class PipeFusionConfig(Settings):
     """Pipeline parallelism over patches: each rank is a stage with some blocks of the network, and the patches of an
     image pass through the stages. A patch attends to keys and values of other patches from the previous step (arXiv
     2405.14430). For slow networks: a rank sends the output of one block per step, at any depth."""
@@ -118,7 +118,7 @@ class Pipefusion(Settings):
             )
 
 
-class Evaluation(Settings):
+class EvaluationConfig(Settings):
     """Comparison of samples of one run with real tiles."""
 
     run: Name
@@ -137,7 +137,7 @@ class Evaluation(Settings):
     size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
     """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
     `windows`, or a run on tiles of that size. Must be a multiple of the codec's `factor`."""
-    windows: Windows | None = None
+    windows: WindowsConfig | None = None
     """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF
     (`dithc export`) are written separately, by rows. A scene has no score."""
     sampler: Sampler = "ddpm"
@@ -169,7 +169,7 @@ class Evaluation(Settings):
     cache: Cache | None = None
     """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
     which is noted with their score. none computes everything."""
-    pipefusion: Pipefusion | None = None
+    pipefusion: PipeFusionConfig | None = None
     """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
     not exact, which is noted with their score. none samples complete images."""
     batch: Size = 32
@@ -200,7 +200,7 @@ class Evaluation(Settings):
         """True if the sampler follows a velocity and uses times of a flow."""
         return (
             self.sampler.predicts == "flow"
-            if isinstance(self.sampler, InstalledSampler)
+            if isinstance(self.sampler, PluginSampler)
             else self.sampler in FLOW_SAMPLERS
         )
 
@@ -277,7 +277,7 @@ class Evaluation(Settings):
                     f"`{key}` reuses values of previous evaluations, and with `guidance_interval` some have no branch without "
                     "a label: leave one of both out"
                 )
-        if isinstance(self.cache, Taylor) and self.sampler == "heun":
+        if isinstance(self.cache, TaylorCacheConfig) and self.sampler == "heun":
             raise ValueError(
                 "`cache` taylor extrapolates over timesteps, and heun evaluates each timestep twice: use `kind: first-block`, "
                 "or euler"

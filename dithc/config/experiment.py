@@ -4,12 +4,12 @@ from collections.abc import Collection
 from typing import Literal
 
 from dithc.config.base import Name, Place, Positive, Seed, Settings, Title
-from dithc.config.benchmarks import Bench, Paper
-from dithc.config.codecs import AnyExtractor, Codec, Extractor, Foreign, KlVae
-from dithc.config.datasets import SENTINEL2_BANDS, Dataset
-from dithc.config.machine import Machine
-from dithc.config.training import MOST_SNAPSHOTS, Evaluation, Run
-from dithc.core.posthoc_ema import LARGEST_MISFIT, Profile, combine
+from dithc.config.benchmarks import BenchConfig, PaperConfig
+from dithc.config.codecs import AnyExtractor, Codec, ExternalCodecConfig, ExtractorConfig, KlVaeConfig
+from dithc.config.datasets import SENTINEL2_BANDS, DatasetConfig
+from dithc.config.machine import MachineConfig
+from dithc.config.training import MOST_SNAPSHOTS, EvaluationConfig, RunConfig
+from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
 
 Stage = Literal[
     "default",
@@ -28,7 +28,7 @@ Stage = Literal[
 ]
 
 
-class Resources(Settings):
+class ResourcesConfig(Settings):
     """Resources that a job requests from the scheduler, instead of the computed values."""
 
     mem_mb: Positive | None = None
@@ -39,7 +39,7 @@ class Resources(Settings):
     """Cores of a compute job; all cores of a node if unset."""
 
 
-class Experiment(Settings):
+class ExperimentConfig(Settings):
     """An experiment: datasets, training runs and their evaluation."""
 
     name: Name = "demo"
@@ -52,23 +52,23 @@ class Experiment(Settings):
     """Folder of all outputs."""
     store: Place = "store"
     """Folder of checkpoints, owned by the trainer and shared by experiments."""
-    machine: Machine = Machine()
+    machine: MachineConfig = MachineConfig()
     """Launch of ranks; set by a profile."""
-    resources: dict[Stage, Resources] = {}
+    resources: dict[Stage, ResourcesConfig] = {}
     """Requested resources by stage, instead of the computed values; `default` applies to all other stages."""
-    bench: Bench = Bench()
+    bench: BenchConfig = BenchConfig()
     """Benchmarks in the report."""
-    paper: Paper = Paper()
+    paper: PaperConfig = PaperConfig()
     """Tables and figures of the paper."""
-    datasets: dict[Name, Dataset] = {}
+    datasets: dict[Name, DatasetConfig] = {}
     """Datasets."""
     codecs: dict[Name, Codec] = {}
     """Codecs."""
-    runs: dict[Name, Run] = {}
+    runs: dict[Name, RunConfig] = {}
     """Training runs."""
     extractors: dict[Name, AnyExtractor] = {}
     """Feature extractors."""
-    evaluations: dict[Name, Evaluation] = {}
+    evaluations: dict[Name, EvaluationConfig] = {}
     """Evaluations."""
 
     def _check_consistency(self) -> None:
@@ -76,11 +76,11 @@ class Experiment(Settings):
             self._check_name(f"datasets.{name}.codec", dataset.codec, self.codecs)
             self._check_rendering(name, dataset)
         for name, codec in self.codecs.items():
-            if isinstance(codec, KlVae):
+            if isinstance(codec, KlVaeConfig):
                 self._check_name(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
                 codec.check_tiles(self.datasets[codec.trained_on].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
-            if isinstance(extractor, Extractor) and extractor.trained_on is not None:
+            if isinstance(extractor, ExtractorConfig) and extractor.trained_on is not None:
                 self._check_name(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
                 self._check_classes(name, extractor, self.datasets[extractor.trained_on])
         for name, run in self.runs.items():
@@ -113,7 +113,7 @@ class Experiment(Settings):
         if machine.launcher == "none" and ranks is not None and ranks > 1:
             raise ValueError(f"machine.launcher `none` starts one rank, {ranks} are requested")
 
-    def _check_sampled(self, name: str, evaluation: Evaluation, run: Run) -> None:
+    def _check_sampled(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the run keeps the sampled weights and that the sampler fits its prediction target."""
         if isinstance(evaluation.at, int) and not run.keeps(evaluation.at):
             raise ValueError(
@@ -128,7 +128,7 @@ class Experiment(Settings):
                 f"is {predict}: choose {fitting}"
             )
 
-    def _check_guidance(self, name: str, evaluation: Evaluation, run: Run) -> None:
+    def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
         if evaluation.guide is not None and run.init is None and run.init_file is None:
             raise ValueError(
@@ -152,7 +152,7 @@ class Experiment(Settings):
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
 
-    def _check_images(self, name: str, evaluation: Evaluation, run: Run) -> None:
+    def _check_images(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check the size of images, and stages and patches of PipeFusion, against tiles, codec, blocks and ranks."""
         dataset = self.datasets[run.dataset]
         where, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].factor
@@ -196,7 +196,7 @@ class Experiment(Settings):
         if name not in section:
             raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
 
-    def _check_bands(self, name: str, evaluation: Evaluation, run: Run) -> None:
+    def _check_bands(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that real and generated images contain the measured bands."""
         settings = self.datasets[run.dataset]
         if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
@@ -209,7 +209,7 @@ class Experiment(Settings):
             if not set(triplet) <= set(known):
                 raise ValueError(f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}")
 
-    def _check_rendering(self, name: str, dataset: Dataset) -> None:
+    def _check_rendering(self, name: str, dataset: DatasetConfig) -> None:
         """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""
         known = dataset.band_names
         if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
@@ -218,10 +218,10 @@ class Experiment(Settings):
                 f"{', '.join(known or SENTINEL2_BANDS)}"
             )
         codec = self.codecs[dataset.codec]
-        if known is not None and isinstance(codec, Foreign):
+        if known is not None and isinstance(codec, ExternalCodecConfig):
             codec.check_bands(known, f"codecs.{dataset.codec}")
 
-    def _check_classes(self, name: str, extractor: Extractor, dataset: Dataset) -> None:
+    def _check_classes(self, name: str, extractor: ExtractorConfig, dataset: DatasetConfig) -> None:
         """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
         if dataset.one_class and not extractor.defects:
             raise ValueError(
@@ -229,7 +229,7 @@ class Experiment(Settings):
                 "`defects: true`, which works with one class, or train it on an image folder of two or more classes"
             )
 
-    def _check_tiles(self, name: str, run: Run) -> None:
+    def _check_tiles(self, name: str, run: RunConfig) -> None:
         """Check that the latent of a tile consists of complete patches and has the views that `augment` requires."""
         dataset, patch = self.datasets[run.dataset], run.model.patch
         factor = self.codecs[dataset.codec].factor
@@ -244,7 +244,7 @@ class Experiment(Settings):
                 f"shrinks by {factor}, and the patches of runs.{name} have {patch} latent pixels"
             )
 
-    def _check_start(self, name: str, run: Run) -> None:
+    def _check_start(self, name: str, run: RunConfig) -> None:
         """Check that the start run has the same prediction target and blocks, and supports `guide`."""
         before = self.runs[run.init] if run.init is not None else run
         if before.objective.predict != run.objective.predict:
@@ -273,7 +273,7 @@ class Experiment(Settings):
         """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
-    def _check_average(self, name: str, evaluation: Evaluation, run: Run) -> None:
+    def _check_average(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the kept checkpoints of the run are sufficient for the average of another length."""
         if evaluation.ema is None:
             return
@@ -288,8 +288,10 @@ class Experiment(Settings):
                 f"evaluations.{name}.ema reads all kept checkpoints, and runs.{evaluation.run} has {count} up to this step: at "
                 f"most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
-        stored = [Profile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths]
-        misfit = combine(Profile(until, evaluation.ema), stored).misfit
+        stored = [
+            PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths
+        ]
+        misfit = combine_profiles(PowerFunctionProfile(until, evaluation.ema), stored).misfit
         if misfit > LARGEST_MISFIT:
             raise ValueError(
                 f"evaluations.{name}.ema {evaluation.ema} cannot be computed from `ema.lengths` {run.ema.lengths} in the "
@@ -298,11 +300,11 @@ class Experiment(Settings):
                 "0.02), or choose a length closer to `ema.lengths`"
             )
 
-    def _step_of(self, evaluation: Evaluation) -> int:
+    def _step_of(self, evaluation: EvaluationConfig) -> int:
         """Return the training step of the sampled weights."""
         return evaluation.at if isinstance(evaluation.at, int) else self.runs[evaluation.run].steps
 
-    def snapshots_of(self, evaluation: Evaluation) -> list[int]:
+    def snapshots_of(self, evaluation: EvaluationConfig) -> list[int]:
         """Return the steps of the checkpoints for the average of another length; empty without `ema`.
 
         Checkpoints at the ends of segments are excluded, because segments must not affect results.
@@ -325,7 +327,7 @@ class Experiment(Settings):
         own = self.runs[run].seed
         return self.seed if own is None else own
 
-    def resources_of(self, stage: str) -> Resources:
+    def resources_of(self, stage: str) -> ResourcesConfig:
         """Return the resources of a stage."""
         known = {str(name): asked for name, asked in self.resources.items()}
-        return known.get(stage) or known.get("default") or Resources()
+        return known.get(stage) or known.get("default") or ResourcesConfig()

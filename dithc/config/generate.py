@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from dithc.config.experiment import Experiment
-from dithc.config.suggestions import Section, kinds, sections
+from dithc.config.experiment import ExperimentConfig
+from dithc.config.suggestions import ReferenceSection, kinds, sections
 
 PAGE = Path("docs/config.md")
 SCHEMA = Path("workflow/schemas/config.schema.json")
@@ -43,24 +43,24 @@ PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", ty
 
 def page() -> str:
     """Return the text of docs/config.md."""
-    found = _once(sections(Experiment))
+    found = _once(sections(ExperimentConfig))
     index = "\n".join(f"- [{_title(one)}](#{_anchor(one)})" for one in found)
     return HEAD + index + "\n" + "".join(map(_section, found))
 
 
-def _once(found: Iterator[Section]) -> list[Section]:
+def _once(found: Iterator[ReferenceSection]) -> list[ReferenceSection]:
     """Merge the sections with the same place and model; `within` then lists all their kinds."""
     merged: dict[tuple[str, type[BaseModel]], list[str]] = {}
     for one in found:
         merged.setdefault((one.place, one.model), []).append(one.within)
     places = [place for place, _ in merged]
     return [
-        Section(place, model, ", ".join(within) if places.count(place) > 1 and all(within) else "")
+        ReferenceSection(place, model, ", ".join(within) if places.count(place) > 1 and all(within) else "")
         for (place, model), within in merged.items()
     ]
 
 
-def _section(section: Section) -> str:
+def _section(section: ReferenceSection) -> str:
     summary = " ".join((section.model.__doc__ or "").strip().split("\n\n")[0].split())
     lines = [f"\n## {_title(section)}\n", f"{summary}\n"]
     lines += ["| key | type and range | default | description |", "| --- | --- | --- | --- |"]
@@ -71,12 +71,12 @@ def _section(section: Section) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(section: Section) -> str:
+def _title(section: ReferenceSection) -> str:
     kind, within = " or ".join(kinds(section.model)), section.within
     return (section.place or "experiment") + (f", kind {kind}" if kind else f" of {within}" if within else "")
 
 
-def _anchor(section: Section) -> str:
+def _anchor(section: ReferenceSection) -> str:
     """Return the anchor of a heading as Markdown renderers build it."""
     kept = "".join(letter for letter in _title(section).lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")
@@ -129,7 +129,7 @@ def _code(value: Any) -> str:
 
 def schema_json() -> str:
     """Return the JSON schema of a configuration."""
-    schema = Experiment.model_json_schema()
+    schema = ExperimentConfig.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1) + "\n"
 

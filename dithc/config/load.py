@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from dithc.config.experiment import Experiment
-from dithc.config.machine import Machine
+from dithc.config.experiment import ExperimentConfig
+from dithc.config.machine import MachineConfig
 from dithc.config.suggestions import key_meant, word_meant
 from dithc.config.validation_messages import OF_NO_KIND, in_words, of_keys, shown
-from dithc.config.yaml_reader import Text, parse, read
-from dithc.core.logging import logger, problem
+from dithc.config.yaml_reader import YamlDocument, parse, read
+from dithc.core.logging import get_logger, user_error
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
@@ -24,17 +24,17 @@ MOST_SHOWN = 200  # characters of a rejected value
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
 NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
-log = logger("dithc.workflow")
+log = get_logger("dithc.workflow")
 
 
-class Layer(NamedTuple):
+class ConfigLayer(NamedTuple):
     """Settings of one origin; `origin` is its name in messages."""
 
     origin: str
     values: Mapping[str, Any]
 
 
-def of_words(origin: str, words: Sequence[str]) -> Layer:
+def of_words(origin: str, words: Sequence[str]) -> ConfigLayer:
     """Parse arguments of the form `key=value`; a value in braces is YAML. Raises UserError for invalid YAML."""
     values: dict[str, Any] = {}
     for word in words:
@@ -42,7 +42,7 @@ def of_words(origin: str, words: Sequence[str]) -> Layer:
         is_mapping = text.lstrip().startswith("{")
         part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else _without_quotes(text)
         values = laid_over(values, {key.strip(): part})
-    return Layer(origin, values)
+    return ConfigLayer(origin, values)
 
 
 def _without_quotes(text: str) -> str:
@@ -60,7 +60,7 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def overridden(layers: Sequence[Layer], sections: set[str]) -> list[str]:
+def overridden(layers: Sequence[ConfigLayer], sections: set[str]) -> list[str]:
     """Return a sentence for each key of these sections with different values in two layers."""
     seen: dict[str, tuple[str, str]] = {}
     found: dict[str, str] = {}
@@ -81,7 +81,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + str(key), json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def load(source: Path | Mapping[str, Any]) -> Experiment:
+def load(source: Path | Mapping[str, Any]) -> ExperimentConfig:
     """Load an experiment from a YAML or JSON file, or from a mapping; UserError lists all faults with their keys."""
     if isinstance(source, Path):
         text = read(source)
@@ -89,13 +89,13 @@ def load(source: Path | Mapping[str, Any]) -> Experiment:
     return _checked(source, origin="the configuration", texts=[])
 
 
-def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) -> Experiment:
+def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[YamlDocument]) -> ExperimentConfig:
     try:
-        return Experiment.model_validate(content)
+        return ExperimentConfig.model_validate(content)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
         faults = [_line(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), content)]
-        raise problem(
+        raise user_error(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
             got=BELOW.join(faults),
             expected="keys and values of docs/config.md",
@@ -103,10 +103,10 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[Text]) 
         ) from None
 
 
-def named(section: Mapping[str, T], name: str, *, key: str) -> T:
+def get_entry(section: Mapping[str, T], name: str, *, key: str) -> T:
     """Return an entry of the section `key`, such as `datasets`; UserError lists the names if it does not exist."""
     if name not in section:
-        raise problem(
+        raise user_error(
             f"section `{key}` of the configuration does not contain {name!r}",
             got=name,
             expected=f"one of {', '.join(section)}" if section else "a name in this section, which is empty",
@@ -115,7 +115,7 @@ def named(section: Mapping[str, T], name: str, *, key: str) -> T:
     return section[name]
 
 
-def _line(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
+def _line(fault: Any, texts: Sequence[YamlDocument], *, is_named: bool) -> str:
     """Return a fault in one line: key, position and reason; `is_named` omits the file from the position."""
     place, reason = tuple(fault["loc"]), _reason(fault)
     if not place and (named := NAMED.match(reason)):  # a check of several keys: its message starts with one key
@@ -125,7 +125,7 @@ def _line(fault: Any, texts: Sequence[Text], *, is_named: bool) -> str:
     return f"{'.'.join(words) or 'experiment'}{_position(words, texts, is_named=is_named)}: {reason}"
 
 
-def _position(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) -> str:
+def _position(words: tuple[str, ...], texts: Sequence[YamlDocument], *, is_named: bool) -> str:
     """Return line and column of a key in the last file that has it; for a missing key, of the section that lacks it."""
     for depth in range(len(words), 0, -1):
         for text in reversed(texts):
@@ -140,7 +140,7 @@ def _position(words: tuple[str, ...], texts: Sequence[Text], *, is_named: bool) 
 def _reason(fault: Any) -> str:
     text, context = in_words(fault), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
-        return "unknown key" + key_meant(Experiment, fault["loc"])
+        return "unknown key" + key_meant(ExperimentConfig, fault["loc"])
     if fault["type"] == "union_tag_not_found":
         return "`kind` is missing"
     if fault["type"] == "union_tag_invalid":
@@ -165,12 +165,12 @@ def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
     return content, settings.get("machine", {})
 
 
-def experiment_of(
+def load_experiment(
     config: Mapping[str, Any] | Sequence[Path],
     *,
     files: Sequence[Path] = (),
     above: Sequence[tuple[str, Sequence[str]]] = (),
-) -> Experiment:
+) -> ExperimentConfig:
     """Load the experiment of a configuration that Snakemake merged; the demo with changes if it defines no sections.
 
     Settings override each other key by key: defaults, files in their order, profiles, command line. The log lists
@@ -192,7 +192,7 @@ def experiment_of(
         config = laid_over(config, layer.values)
     profiled = {key for layer in layers[:-1] for key in layer.values}
     named_files = [
-        Layer(text.origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", ""), text.values)
+        ConfigLayer(text.origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", ""), text.values)
         for text in texts
     ]
     for line in overridden([*(named_files if len(layers) > 1 else []), *layers], {*profiled, "machine"}):
@@ -201,11 +201,13 @@ def experiment_of(
     if not any(config.get(name) for name in SECTIONS):
         config = {**read(DEMO).values, **config}
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
-    removed = {key: value for text in texts for key, value in text.values.items() if key not in Experiment.model_fields}
+    removed = {
+        key: value for text in texts for key, value in text.values.items() if key not in ExperimentConfig.model_fields
+    }
     return _checked({**config, **removed}, origin="the configuration", texts=texts)
 
 
-def load_machine(folder: Path) -> tuple[Machine, dict[str, Any]]:
+def load_machine(folder: Path) -> tuple[MachineConfig, dict[str, Any]]:
     """Return the section `machine` of a Snakemake profile, and the complete profile.
 
     Raises:

@@ -5,12 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.base import Place, Positive, Settings
-from dithc.config.training import CheckpointPath, GradientPath, Memory, Sharding, StrategyName
+from dithc.config.training import CheckpointPath, GradientPath, MemoryConfig, Sharding, StrategyName
 
 Degree = Literal["auto"] | Positive
 
 
-class Sampling(Settings):
+class SamplingParallelismConfig(Settings):
     """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
     remaining images, predicted from rates measured at the start (`dithc sample --degrees` lists them)."""
 
@@ -36,7 +36,7 @@ class Sampling(Settings):
 
     @property
     def given(self) -> dict[str, int]:
-        """Degrees other than auto, by the names of `dithc.sample.parallel.Degrees`."""
+        """Degrees other than auto, by the names of `dithc.sample.parallel.ParallelDegrees`."""
         named = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
@@ -56,7 +56,7 @@ class Sampling(Settings):
             )
 
 
-class Machine(Settings):
+class MachineConfig(Settings):
     """Launch of ranks. A profile sets this section, not an experiment; it has no effect on results."""
 
     launcher: Literal["none", "mpiexec", "srun"] = "none"
@@ -91,9 +91,9 @@ class Machine(Settings):
     """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
     go_back: bool = False
     """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
-    memory: Memory = Memory()
+    memory: MemoryConfig = MemoryConfig()
     """Use of memory tiers by a rank."""
-    sampling: Sampling = Sampling()
+    sampling: SamplingParallelismConfig = SamplingParallelismConfig()
     """Parallelism of a sampling run."""
     walltime: bool = False
     """Jobs end at their `runtime`. Training and sampling then save and stop in time, for the next job."""

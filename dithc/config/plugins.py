@@ -12,12 +12,12 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapH
 from dithc.config.base import Band, Name, Place, Settings
 from dithc.config.suggestions import word_meant
 from dithc.core import plugins as extensions
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 
 T = TypeVar("T")
 
 
-class Installed(Settings):
+class PluginSettings(Settings):
     """Settings common to all installed extensions."""
 
     kind: Name
@@ -27,7 +27,7 @@ class Installed(Settings):
     @property
     def extension(self) -> dict[str, str]:
         """Package and version, which are part of the settings that determine a result."""
-        found = extensions.find(self.group, self.kind)
+        found = extensions.find_plugin(self.group, self.kind)
         return {"package": found.package, "version": found.version}
 
     @property
@@ -45,7 +45,9 @@ class Installed(Settings):
         found = [Path(path)] if Path(path).is_file() else sorted(one for one in Path(path).rglob("*") if one.is_file())
         if not found:
             fix = "copy it there, or set `path`; dithc does not download it"
-            raise problem(f"`path` of {self.kind}", got=f"{path}, no such file", expected="a file or folder", fix=fix)
+            raise user_error(
+                f"`path` of {self.kind}", got=f"{path}, no such file", expected="a file or folder", fix=fix
+            )
         return found
 
     def called(self, work: Callable[..., T], *given: Any) -> T:
@@ -67,7 +69,7 @@ class Installed(Settings):
         return extensions.fault(f"{named} {what}", got=got, expected=expected)
 
     @classmethod
-    def brought(cls, found: extensions.Extension) -> type[Self]:
+    def brought(cls, found: extensions.Plugin) -> type[Self]:
         """Return the class of an entry point; raises UserError unless it is a valid subclass of this class."""
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
@@ -77,7 +79,7 @@ class Installed(Settings):
         return loaded
 
 
-class InstalledSampler(Installed):
+class PluginSampler(PluginSettings):
     """A sampler of an installed package (docs/extending.md); its `run(walk)` turns noise into images."""
 
     group: ClassVar[extensions.Group] = "samplers"
@@ -95,7 +97,7 @@ class InstalledSampler(Installed):
         raise NotImplementedError(f"{type(self).__name__} has no `run(walk)`")
 
 
-class InstalledSource(Installed):
+class PluginSource(PluginSettings):
     """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one."""
 
     group: ClassVar[extensions.Group] = "sources"
@@ -124,7 +126,7 @@ class InstalledSource(Installed):
         raise NotImplementedError(f"{type(self).__name__} has no `read(path)`")
 
 
-class InstalledExtractor(Installed):
+class PluginExtractor(PluginSettings):
     """A feature extractor of an installed package (docs/extending.md); its `network()` computes features of images."""
 
     group: ClassVar[extensions.Group] = "extractors"
@@ -138,7 +140,7 @@ class InstalledExtractor(Installed):
         raise NotImplementedError(f"{type(self).__name__} has no `network()`")
 
 
-class InstalledConditions(Installed):
+class PluginConditions(PluginSettings):
     """Conditions of tiles from an installed package (docs/extending.md); the function of its `open()` computes them."""
 
     group: ClassVar[extensions.Group] = "conditions"
@@ -157,7 +159,7 @@ class InstalledConditions(Installed):
         raise NotImplementedError(f"{type(self).__name__} has no `open()`")
 
 
-REGISTERED: dict[extensions.Group, tuple[type[Installed], tuple[str, ...]]] = {}
+REGISTERED: dict[extensions.Group, tuple[type[PluginSettings], tuple[str, ...]]] = {}
 """Base class and built-in names of each group, as passed to `taking`."""
 
 
@@ -167,7 +169,7 @@ def kinds_of(models: Any) -> tuple[str, ...]:
     return tuple(get_args(model.model_fields["kind"].annotation)[0] for model in get_args(union))
 
 
-def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
+def taking(base: type[PluginSettings], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
     """Return a validator that accepts the built-in kinds of a setting, of type `models`, and those of installed packages.
 
     With `bare`, a name without settings is valid, such as `sampler: ddim`.
@@ -183,17 +185,17 @@ def taking(base: type[Installed], built_in: Collection[str], models: Any, *, bar
         if not isinstance(name, str) or name in built_in:
             return known.validate_python(value)
         try:
-            found = extensions.find(base.group, name, built_in=built_in)
+            found = extensions.find_plugin(base.group, name, built_in=built_in)
             return _validated(base.brought(found), given, found)
         except UserError as error:
             text = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
-            is_known = any(one.name == name for one in extensions.installed(base.group))
+            is_known = any(one.name == name for one in extensions.list_plugins(base.group))
             raise ValueError(text + ("" if is_known else word_meant(name, list(built_in)))) from error
 
     return WrapValidator(take)
 
 
-def _validated(model: type[Installed], given: Mapping[str, Any], found: extensions.Extension) -> Installed:
+def _validated(model: type[PluginSettings], given: Mapping[str, Any], found: extensions.Plugin) -> PluginSettings:
     """Validate settings with the class of a package; raises UserError if a validator of the package fails."""
     try:
         return model.model_validate(dict(given))

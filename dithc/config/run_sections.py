@@ -44,7 +44,7 @@ def swiglu_width(gelu_width: int) -> int:
     return -(-(2 * gelu_width // 3) // SWIGLU_MULTIPLE) * SWIGLU_MULTIPLE
 
 
-class Ema(Settings):
+class EmaConfig(Settings):
     """The exponential moving average of the weights."""
 
     decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
@@ -61,7 +61,7 @@ class Ema(Settings):
             raise ValueError(f"`lengths` are not ascending: {self.lengths}")
 
 
-class Model(Settings):
+class ModelConfig(Settings):
     """The network: a preset and its changes."""
 
     preset: Preset = "DiT-S/2"
@@ -158,7 +158,7 @@ class Model(Settings):
         return 20 + (3 if self.block.position == "rope" or self.block.qk_norm else 0)
 
 
-class Objective(Settings):
+class ObjectiveConfig(Settings):
     """The training target of the network."""
 
     predict: Predict = "noise"
@@ -194,7 +194,7 @@ class Objective(Settings):
         return NormalDist(self.mean, self.std).cdf(math.log(time / (1 - time)))
 
 
-class Optimizer(Settings):
+class OptimizerConfig(Settings):
     """The optimizer."""
 
     kind: Literal["adamw", "muon"] = "adamw"
@@ -210,7 +210,7 @@ class Optimizer(Settings):
             self._check_unused("kind: muon", "momentum", "iterations")
 
 
-class Guide(Settings):
+class GuidanceTrainingConfig(Settings):
     """Guidance trained into the network. The target of labeled images moves away from a prediction without a label.
     Sampling then takes one pass of the network instead of two."""
 

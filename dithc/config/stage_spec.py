@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dithc.config import codecs, datasets, training
-from dithc.config.experiment import Experiment
+from dithc.config.experiment import ExperimentConfig
 
 RUN_WITHOUT_EFFECT = {
     *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
@@ -21,7 +21,7 @@ PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
 LOOKS = {"rendering"}
 
 
-def stage_spec(experiment: Experiment, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
+def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
     """Return the settings that determine the result of a stage; the manifests of its inputs contain their settings.
 
     Excludes settings that affect only speed, memory or appearance (titles, segments, micro-batches, ranks, resources),
@@ -39,49 +39,49 @@ def _without(keys: set[str], value: Any) -> Any:
     return value
 
 
-def _brought(settings: datasets.Installed) -> dict[str, Any]:
+def _brought(settings: datasets.PluginSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
-def _synthesize(experiment: Experiment, name: str) -> dict[str, Any]:
+def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     source = experiment.datasets[name].source
     assert source.synthetic is not None
     gsd = {"gsd_m": source.gsd_m} if source.kind == "gaofen2" else {}
     return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
 
 
-def _stage(experiment: Experiment, name: str) -> dict[str, Any]:
+def _stage(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     source = experiment.datasets[name].source
-    if isinstance(source, datasets.InstalledSource):
+    if isinstance(source, datasets.PluginSource):
         return {"source": _brought(source)}
     return {"source": source.model_dump(mode="json")}
 
 
-def _tiles(experiment: Experiment, name: str) -> dict[str, Any]:
+def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "rendering", "split"})
     conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
     return {"seed": experiment.seed, **spec, "conditions": conditions}
 
 
-def _run(experiment: Experiment, name: str) -> dict[str, Any]:
+def _run(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
     spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT), "seed": experiment.seed_of(name)}
     spec["model"] |= run.model.block._asdict()  # resolves the defaults of the preset
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # other schedules end at `steps`
 
 
-def _codec(experiment: Experiment, name: str) -> dict[str, Any]:
+def _codec(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return _seeded(experiment, experiment.codecs[name])
 
 
-def _seeded(experiment: Experiment, model: Any) -> dict[str, Any]:
-    if isinstance(model, codecs.InstalledCodec | codecs.InstalledExtractor):
+def _seeded(experiment: ExperimentConfig, model: Any) -> dict[str, Any]:
+    if isinstance(model, codecs.PluginCodec | codecs.PluginExtractor):
         return {"seed": experiment.seed, **_brought(model)}
     return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust"})}
 
 
-def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
+def _latents(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
     sees_display = experiment.codecs[dataset.codec].sees_display
@@ -89,29 +89,29 @@ def _latents(experiment: Experiment, name: str) -> dict[str, Any]:
     return {"codec": codec, **shown, "views": dataset.views}
 
 
-def _sample(experiment: Experiment, name: str) -> dict[str, Any]:
+def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     evaluation = experiment.evaluations[name]
     if evaluation.at == "codec":
         name = experiment.runs[evaluation.run].dataset
         codec = _codec(experiment, experiment.datasets[name].codec)
         return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
     spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch"})
-    if isinstance(evaluation.sampler, training.InstalledSampler):
+    if isinstance(evaluation.sampler, training.PluginSampler):
         spec["sampler"] = _brought(evaluation.sampler)
     if evaluation.pipefusion is not None:
         spec["pipefusion"] = evaluation.pipefusion.decides
     return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 
-def _extractor(experiment: Experiment, name: str) -> dict[str, Any]:
+def _extractor(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return _seeded(experiment, experiment.extractors[name])
 
 
-def _fid(experiment: Experiment, name: str) -> dict[str, Any]:
+def _fid(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return experiment.evaluations[name].model_dump(mode="json", include=COMPARISON)
 
 
-SPECS: dict[str, Callable[[Experiment, str], dict[str, Any]]] = {
+SPECS: dict[str, Callable[[ExperimentConfig, str], dict[str, Any]]] = {
     "synthesize": _synthesize,
     "stage": _stage,
     "tiles": _tiles,

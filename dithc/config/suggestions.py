@@ -43,7 +43,7 @@ WORDS = {
 """Names of keys and values in other programs, with the names in dithc."""
 
 
-class Section(NamedTuple):
+class ReferenceSection(NamedTuple):
     """Section of the configuration: path with NAME for chosen names, model, and kind of the containing section."""
 
     place: str
@@ -51,9 +51,9 @@ class Section(NamedTuple):
     within: str = ""
 
 
-def sections(model: type[BaseModel], place: str = "", within: str = "") -> Iterator[Section]:
+def sections(model: type[BaseModel], place: str = "", within: str = "") -> Iterator[ReferenceSection]:
     """Yield every section, each before the sections that it contains."""
-    yield Section(place, model, within)
+    yield ReferenceSection(place, model, within)
     for name, field in model.model_fields.items():
         below = f"{place}.{name}" if place else name
         for part in parts_of(field.annotation):

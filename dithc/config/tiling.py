@@ -9,7 +9,7 @@ from dithc.config.base import Band, Fraction, Settings, Size
 Shown = Annotated[float, Field(ge=-(10.0**9), le=10.0**9)]
 
 
-class Tiles(Settings):
+class TilesConfig(Settings):
     """Size, distance and rejection of tiles."""
 
     size: Size = 256
@@ -25,7 +25,7 @@ class Tiles(Settings):
     """Smallest standard deviation in stored units. A tile is rejected as constant if no band exceeds it."""
 
 
-class Split(Settings):
+class SplitConfig(Settings):
     """Assignment of tiles to splits by location. All dates and overlapping tiles of a location are in one split."""
 
     train: Fraction = 0.9
@@ -51,7 +51,7 @@ class Split(Settings):
             raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_m` too")
 
 
-class Scaling(Settings):
+class NormalizationConfig(Settings):
     """Fixed affine map of each band to [-1, 1] for the codec, computed from the train tiles only, never per image."""
 
     low_percentile: float = Field(default=1.0, ge=0.0, lt=50.0)
@@ -60,7 +60,7 @@ class Scaling(Settings):
     """Percentile of the band that becomes +1."""
 
 
-class Rendering(Settings):
+class RenderingConfig(Settings):
     """Fixed stretch to 8-bit RGB for real and generated images. Scores use rendered images, so other bands or limits
     change the FID of the same images."""
 

@@ -8,22 +8,22 @@ from dithc.config.base import Count, Gib, Name, Place, Positive, Rate, Seed, Set
 from dithc.config.evaluation import FLOW_SAMPLERS as FLOW_SAMPLERS
 from dithc.config.evaluation import FLOW_START as FLOW_START
 from dithc.config.evaluation import MOST_STEPS
-from dithc.config.evaluation import Evaluation as Evaluation
-from dithc.config.evaluation import FirstBlock as FirstBlock
-from dithc.config.evaluation import Pipefusion as Pipefusion
-from dithc.config.evaluation import Taylor as Taylor
-from dithc.config.plugins import InstalledSampler as InstalledSampler
+from dithc.config.evaluation import EvaluationConfig as EvaluationConfig
+from dithc.config.evaluation import FirstBlockCacheConfig as FirstBlockCacheConfig
+from dithc.config.evaluation import PipeFusionConfig as PipeFusionConfig
+from dithc.config.evaluation import TaylorCacheConfig as TaylorCacheConfig
+from dithc.config.plugins import PluginSampler as PluginSampler
 from dithc.config.run_sections import FAMILIES as FAMILIES
 from dithc.config.run_sections import SIZES as SIZES
 from dithc.config.run_sections import Beta
 from dithc.config.run_sections import BlockKind as BlockKind
-from dithc.config.run_sections import Ema as Ema
-from dithc.config.run_sections import Guide as Guide
+from dithc.config.run_sections import EmaConfig as EmaConfig
+from dithc.config.run_sections import GuidanceTrainingConfig as GuidanceTrainingConfig
 from dithc.config.run_sections import MlpKind as MlpKind
-from dithc.config.run_sections import Model as Model
+from dithc.config.run_sections import ModelConfig as ModelConfig
 from dithc.config.run_sections import Norm as Norm
-from dithc.config.run_sections import Objective as Objective
-from dithc.config.run_sections import Optimizer as Optimizer
+from dithc.config.run_sections import ObjectiveConfig as ObjectiveConfig
+from dithc.config.run_sections import OptimizerConfig as OptimizerConfig
 from dithc.config.run_sections import Position as Position
 from dithc.config.run_sections import swiglu_width as swiglu_width
 
@@ -47,7 +47,7 @@ MOMENT_BYTES = 4  # of one moment; muon needs only one for matrices
 LENGTH_BYTES = 4  # additional bytes of state and snapshot for each of `ema.lengths`
 
 
-class Memory(Settings):
+class MemoryConfig(Settings):
     """Use of the machine's memories by a rank of a training run; no effect on results."""
 
     automem: AutoMemChoice = "auto"
@@ -67,12 +67,12 @@ class Memory(Settings):
             raise ValueError("give both of `file_folder` and `file_gib`, or neither")
 
 
-class Run(Settings):
+class RunConfig(Settings):
     """One training run: pre-training, or fine-tuning that starts from another run or from a file."""
 
     dataset: Name
     """Dataset that provides the latents for training."""
-    model: Model = Model()
+    model: ModelConfig = ModelConfig()
     """Settings of the network."""
     init: Name | None = None
     """Run that provides its final weights as the start; makes this run a fine-tuning."""
@@ -100,7 +100,7 @@ class Run(Settings):
     constant, then linearly to 0 over the last steps. With both, `steps` cannot be raised later."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
-    optimizer: Optimizer = Optimizer()
+    optimizer: OptimizerConfig = OptimizerConfig()
     """Settings of the optimizer."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of AdamW's first and second moments."""
@@ -115,16 +115,16 @@ class Run(Settings):
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     recompute: Recompute = "none"
     """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
-    guide: Guide | None = None
+    guide: GuidanceTrainingConfig | None = None
     """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
     nonfinite: NonFinite = "stop"
     """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
     skip: omit its update and continue; rollback: the same from the newest checkpoint, which also repairs weights that
     are not finite. May be changed later. The checkpoints and the manifest list the omitted steps."""
-    ema: Ema = Ema()
+    ema: EmaConfig = EmaConfig()
     """Settings of the averaged weights."""
-    objective: Objective = Objective()
+    objective: ObjectiveConfig = ObjectiveConfig()
     """Training target: distribution of times, and predicted quantity."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from dithc.core.integrity import has_seal, unseal
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import has_checksum, load_checksummed
+from dithc.core.logging import UserError, user_error
 
 MOST_BYTES = 1 << 20
 KINDS = {type(None): "nothing", list: "a list"}
@@ -25,7 +25,7 @@ TAGS = {
 
 
 @dataclass(frozen=True)
-class Text:
+class YamlDocument:
     """Content of a file: its name in messages, its values, and line and column of each key by path."""
 
     origin: str
@@ -33,30 +33,30 @@ class Text:
     places: Mapping[tuple[str, ...], tuple[int, int]]
 
 
-def read(path: Path) -> Text:
+def read(path: Path) -> YamlDocument:
     """Read a YAML or JSON file that contains a mapping; raises UserError if it is missing, unreadable or rejected."""
     content = _bytes(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise problem(
+        raise user_error(
             f"configuration file {path}, line {line} is not valid UTF-8",
             got=f"byte 0x{content[error.start]:02x}",
             expected="text in UTF-8",
             fix=f"save it as UTF-8, for example: iconv -f latin1 -t utf-8 {path}",
         ) from None
-    if has_seal(text):
+    if has_checksum(text):
         return _sealed(text, path)
     return parse(text, origin=f"configuration file {path}")
 
 
-def _sealed(text: str, path: Path) -> Text:
+def _sealed(text: str, path: Path) -> YamlDocument:
     """Return the content of a file that dithc wrote for its jobs."""
     try:
-        return Text(str(path), unseal(text), {})
+        return YamlDocument(str(path), load_checksummed(text), {})
     except ValueError as error:
-        raise problem(
+        raise user_error(
             f"configuration file {path} was changed after it was written",
             got=error,
             expected="the bytes that dithc wrote",
@@ -64,7 +64,7 @@ def _sealed(text: str, path: Path) -> Text:
         ) from None
 
 
-def parse(text: str, *, origin: str) -> Text:
+def parse(text: str, *, origin: str) -> YamlDocument:
     """Parse YAML text; `origin` is its name in messages. Raises UserError if it is rejected."""
     try:
         loader = _Loader(text)
@@ -81,17 +81,17 @@ def parse(text: str, *, origin: str) -> Text:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise _invalid(f"{origin}, line {line}", getattr(error, "reason", str(error))) from None
     if not isinstance(values, dict):
-        raise problem(
+        raise user_error(
             f"{origin} does not contain a mapping",
             got=KINDS.get(type(values), "a single value"),
             expected="keys such as `datasets:` and `runs:`",
             fix="start from config/experiments/demo.yaml",
         )
-    return Text(origin, values, places)
+    return YamlDocument(origin, values, places)
 
 
 def _invalid(place: str, reason: str) -> UserError:
-    return problem(
+    return user_error(
         f"{place}: invalid YAML",
         got=" ".join(reason.split()),
         expected="spaces for indentation, unique keys",
@@ -111,7 +111,7 @@ def _bytes(path: Path) -> bytes:
         types = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
         got = next((words for is_type, words in types if is_type(kind)), "a device or a socket")
     except FileNotFoundError:
-        raise problem(
+        raise user_error(
             f"configuration file {path} does not exist",
             got="no such file",
             expected="a YAML file such as config/experiments/demo.yaml",
@@ -119,7 +119,7 @@ def _bytes(path: Path) -> bytes:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         got = getattr(error, "strerror", None) or str(error)
-    raise problem(
+    raise user_error(
         f"configuration file {path} cannot be read",
         got=got,
         expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",

@@ -5,9 +5,9 @@ import stat
 import tempfile
 from pathlib import Path
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def is_writable(folder: Path) -> bool:

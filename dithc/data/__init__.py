@@ -1,7 +1,7 @@
 """Data preparation: scenes are staged, cut into tiles, and read back for training.
 
-Contents: `stage_scenes` reads every file of a source onto one grid, with one reader per `kind` in `readers/`.
-`cut_tiles` cuts scenes, assigns splits by place and measures statistics. `Tiles` reads the tiles back, and `Stretch`
+Contents: `ingest_scenes` reads every file of a source onto one grid, with one reader per `kind` in `readers/`.
+`cut_tiles` cuts scenes, assigns splits by place and measures statistics. `Tiles` reads the tiles back, and `BandScaling`
 holds their fixed maps. `products` reads scenes back and exports images with bands, units and georeference.
 `synthesize` generates inputs for machines without data. `write_png` writes an image. Each stage writes a folder of
 memory-mapped arrays and a table.
@@ -28,22 +28,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dithc.data import products
     from dithc.data.images import write_png
-    from dithc.data.scenes import stage_scenes
+    from dithc.data.scenes import ingest_scenes
     from dithc.data.synthetic import synthesize
-    from dithc.data.tiles import Rows, Stretch, Tiles, cut_tiles
+    from dithc.data.tiles import BandScaling, Rows, Tiles, cut_tiles
 
 _HOMES = {
     "Rows": "tiles",
-    "Stretch": "tiles",
+    "BandScaling": "tiles",
     "Tiles": "tiles",
     "cut_tiles": "tiles",
     "products": "products",
-    "stage_scenes": "scenes",
+    "ingest_scenes": "scenes",
     "synthesize": "synthetic",
     "write_png": "images",
 }
 
-__all__ = ["Rows", "Stretch", "Tiles", "cut_tiles", "products", "stage_scenes", "synthesize", "write_png"]
+__all__ = ["BandScaling", "Rows", "Tiles", "cut_tiles", "ingest_scenes", "products", "synthesize", "write_png"]
 
 
 def __getattr__(name: str) -> object:

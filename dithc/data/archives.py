@@ -1,7 +1,7 @@
 """Archives of products and images, read in place or unpacked temporarily.
 
-`members` lists the files of tar archives in place, including archives in an archive. `unpack` unpacks selected files of
-a delivered product (`.tar.gz`) into `scratch`. All entries are checked before any is written. An archive is untrusted
+`list_members` lists the files of tar archives in place, including archives in an archive. `unpack` unpacks selected files of
+a delivered product (`.tar.gz`) into `scratch_folder`. All entries are checked before any is written. An archive is untrusted
 input: links, devices, entries that leave the archive, and archives with an extreme compression ratio are rejected.
 
 A live process holds a lock (flock) on its temporary folder, which the kernel releases when the process ends. A later run
@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from dithc.core.artifacts import outputs
 from dithc.core.clutter import is_clutter
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.file_checks import check_room, open_regular, printable
-from dithc.data.scene import Refused
+from dithc.data.scene import SceneRejectedError
 
 SPARE_BYTES = 1 << 30
 """Disk space that stays free."""
@@ -53,21 +53,21 @@ MOST_PADDING = 1 << 20
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
 
 
-class NoRoom(UserError):
+class DiskFullError(UserError):
     """Insufficient disk space, which also affects all further archives."""
 
 
 @contextmanager
-def scratch(archive: Path) -> Iterator[Path]:
+def scratch_folder(archive: Path) -> Iterator[Path]:
     """Yield an empty folder in TMPDIR; errors name its files below the archive. NoRoom if the disk becomes full."""
     with _locked_folder() as name:
         try:
             yield Path(name)
-        except NoRoom:
+        except DiskFullError:
             raise
-        except Refused as error:
+        except SceneRejectedError as error:
             texts = {key: getattr(error, key).replace(name, str(archive)) for key in ("got", "expected", "fix")}
-            raise Refused(error.reason, error.what.replace(name, str(archive)), **texts) from error
+            raise SceneRejectedError(error.reason, error.what.replace(name, str(archive)), **texts) from error
         except (UserError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise no_room(archive, got=str(error.strerror)) from error
@@ -75,7 +75,7 @@ def scratch(archive: Path) -> Iterator[Path]:
             raise kind(str(error).replace(name, str(archive))) from error
 
 
-def remove_abandoned() -> None:
+def remove_stale_folders() -> None:
     """Remove the folders that killed processes of this user left on this machine."""
     for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(_prefix())}*"):
         with suppress(OSError):  # locked by a live process, already removed, or without lock support
@@ -135,10 +135,10 @@ def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
         raise no_room(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
 
 
-def no_room(archive: Path, *, got: str) -> NoRoom:
-    return NoRoom(
+def no_room(archive: Path, *, got: str) -> DiskFullError:
+    return DiskFullError(
         str(
-            problem(
+            user_error(
                 f"the disk space is insufficient to unpack {archive.name}",
                 got=got,
                 expected=f"that much free in {tempfile.gettempdir()}, and {SPARE_BYTES / 2**30:g} GiB that stay free",
@@ -148,7 +148,7 @@ def no_room(archive: Path, *, got: str) -> NoRoom:
     )
 
 
-class Entry(tarfile.TarInfo):
+class TarEntry(tarfile.TarInfo):
     """Entry with a limited length of long names, which are read before the entry can be checked, and a valid size."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
@@ -169,7 +169,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
     try:
         with open_regular(archive) as file, gzip.GzipFile(fileobj=file) as content:
             total = 0
-            with tarfile.open(fileobj=content, mode="r|", tarinfo=Entry) as entries:
+            with tarfile.open(fileobj=content, mode="r|", tarinfo=TarEntry) as entries:
                 for number, entry in enumerate(entries):
                     total += entry.size
                     _check_entry(archive, entry, number=number, total=total, limit=limit)
@@ -209,7 +209,7 @@ def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None
 
 
 def _not_a_product(archive: Path, *, got: str) -> UserError:
-    return problem(
+    return user_error(
         f"{archive} is not an archive of a product",
         got=got,
         expected=f"at most {MOST_ENTRIES} files and folders inside it, expanding at most {MOST_UNFOLDING}-fold",
@@ -217,7 +217,7 @@ def _not_a_product(archive: Path, *, got: str) -> UserError:
     )
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A file in an archive; an offset is counted from the start of the outer archive."""
 
     name: PurePosixPath  # for a file of an inner archive, below the name of the inner archive
@@ -225,7 +225,7 @@ class Member(NamedTuple):
     size: int
 
 
-def members(path: Path) -> Iterator[Member]:
+def list_members(path: Path) -> Iterator[TarMember]:
     """Yield the files of a tar archive and of tar archives in it, without hidden and system files; UserError if unsafe."""
     with open_regular(path) as file:
         for member in _files(file, 0, path.stat().st_size, path):
@@ -235,14 +235,14 @@ def members(path: Path) -> Iterator[Member]:
                 yield member
 
 
-def _inner(file: BufferedReader, outer: Member, said: Path) -> Iterator[Member]:
+def _inner(file: BufferedReader, outer: TarMember, said: Path) -> Iterator[TarMember]:
     for member in _files(file, outer.offset, outer.offset + outer.size, said):
         if member.name.suffix.lower() == SUFFIX:
             raise _refused(said, got=f"the archive {member.name} in an archive in an archive")
-        yield Member(outer.name / member.name, member.offset, member.size)
+        yield TarMember(outer.name / member.name, member.offset, member.size)
 
 
-def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[Member]:
+def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[TarMember]:
     names = set[PurePosixPath]()
     for entry in _entries(file, start, end, said):
         name = PurePosixPath(entry.name)
@@ -256,7 +256,7 @@ def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[M
         if name in names:
             raise _refused(said, got=f"two files {shown}")
         names.add(name)
-        yield Member(name, entry.offset_data, entry.size)
+        yield TarMember(name, entry.offset_data, entry.size)
 
 
 def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[tarfile.TarInfo]:
@@ -269,12 +269,12 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
         raise _refused(said, got="a compressed archive, which cannot be read in place", fix=f"unpack it: {tool}")
     try:
         file.seek(start)
-        archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=Entry)
+        archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=TarEntry)
         at = start
         while True:
             file.seek(at)
             try:
-                entry = Entry.fromtarfile(archive)
+                entry = TarEntry.fromtarfile(archive)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 break
             if not at < entry.offset_data <= archive.offset or entry.offset_data + entry.size > end:
@@ -291,7 +291,7 @@ def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator
 
 
 def _refused(archive: Path, *, got: str, fix: str = "") -> UserError:
-    return problem(
+    return user_error(
         f"{printable(str(archive))} cannot be read as an archive of images",
         got=got,
         expected="a complete tar archive, not compressed, of plain files with unique relative names",

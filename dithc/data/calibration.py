@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.config import datasets
-from dithc.data.scene import RADIANCE_SCALE, REFLECTANCE_SCALE, Array, Reason, Refused, Units, stored_physical
+from dithc.data.scene import (
+    RADIANCE_SCALE,
+    REFLECTANCE_SCALE,
+    Array,
+    Reason,
+    SceneRejectedError,
+    Units,
+    stored_physical,
+)
 
 TABLE = Path(__file__).with_name("calibration.json")
 MOST_ZENITH_DEGREES = 85.0
@@ -34,7 +42,7 @@ class Acquisition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
+class CalibrationResult:
     """Stored pixels (C, H, W) int16 and the facts of the calibration for the table of scenes."""
 
     pixels: Array
@@ -43,7 +51,7 @@ class Calibrated:
     facts: dict[str, Any]
 
 
-def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Acquisition) -> Calibrated:
+def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, of: Acquisition) -> CalibrationResult:
     """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). Refused without coefficients."""
     gain, offset, said = _coefficients(source, of)
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
@@ -58,7 +66,7 @@ def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2, of: Ac
         # One band at a time, because float64 needs four times the memory.
         values = (band * numbers[0] + numbers[1]) * numbers[2]  # (H, W)
         target[:] = stored_physical(values, scale=scale, invalid=invalid, units=units)
-    return Calibrated(pixels=stored, units=units, scale=scale, facts=facts)
+    return CalibrationResult(pixels=stored, units=units, scale=scale, facts=facts)
 
 
 def sun_distance(time: datetime) -> float:
@@ -68,7 +76,7 @@ def sun_distance(time: datetime) -> float:
     return 1.00014 - 0.01671 * cos(anomaly) - 0.00014 * cos(2 * anomaly)
 
 
-def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, str]:
+def _coefficients(source: datasets.Gaofen2Source, of: Acquisition) -> tuple[F64, F64, str]:
     if source.coefficients is not None:
         gain = np.array(source.coefficients.gain)
         return gain, np.array(source.coefficients.offset or [0.0] * len(gain)), "config"
@@ -76,7 +84,7 @@ def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, 
     of_camera = table()["gains"].get(of.satellite, {}).get(of.sensor, {})
     found = of_camera.get(year)
     if found is None:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the acquisition has no published calibration",
             got=f"satellite {of.satellite}, camera {of.sensor}, year {year}",
@@ -88,10 +96,10 @@ def _coefficients(source: datasets.Gaofen2, of: Acquisition) -> tuple[F64, F64, 
     return gain, np.array(found.get("offset", [0.0] * len(gain))), f"published for {year}"
 
 
-def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
+def _sunlight(source: datasets.Gaofen2Source, of: Acquisition) -> F64:
     """Return top-of-atmosphere irradiance on level ground per band, at this Earth-Sun distance and solar zenith."""
     if of.time is None or of.solar_zenith is None or not 0.0 <= of.solar_zenith <= MOST_ZENITH_DEGREES:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar zenith angle is unknown",
             got=f"time {of.time}, solar zenith {of.solar_zenith}",
@@ -101,7 +109,7 @@ def _sunlight(source: datasets.Gaofen2, of: Acquisition) -> F64:
     given = None if source.coefficients is None else source.coefficients.irradiance
     known = given or table()["irradiance"].get(of.satellite, {}).get(of.sensor)
     if known is None:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar irradiance of these bands is unknown",
             got=f"satellite {of.satellite}, camera {of.sensor}",

@@ -7,7 +7,7 @@ from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.engine.hardware import Limits
 
 SCENE_BYTES = 32 << 30
@@ -93,4 +93,4 @@ def printable(text: str) -> str:
 
 
 def _not_used(path: Path, *, got: object, expected: str, fix: str) -> UserError:
-    return problem(f"{path} cannot be read", got=got, expected=expected, fix=fix)
+    return user_error(f"{path} cannot be read", got=got, expected=expected, fix=fix)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from dithc.core.artifacts import atomic_write
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.file_checks import check_room, open_regular, room_bytes
 
 Pixels = npt.NDArray[np.uint8]
@@ -45,14 +45,14 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = 64 << 20, 256 << 20
 
 
-class Prepared(NamedTuple):
+class PreparedImage(NamedTuple):
     """An image as training uses it."""
 
     pixels: Pixels  # (3, size, size)
     notes: tuple[str, ...]  # losses and changes, of `NOTES`
 
 
-def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
+def prepare(content: bytes, size: int, *, path: Path) -> PreparedImage:
     """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
     image, notes = decoded(content, path)
     ratio = max(image.size) // min(image.size)
@@ -63,7 +63,7 @@ def prepare(content: bytes, size: int, *, path: Path) -> Prepared:
     # The crop of a gray image is gray too, and is cheaper to test.
     notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
-    return Prepared(crop, tuple(note for note in NOTES if notes.get(note)))
+    return PreparedImage(crop, tuple(note for note in NOTES if notes.get(note)))
 
 
 def read_file(path: Path) -> bytes:
@@ -196,7 +196,7 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
         fix = "copy the file again from its source, or list it in `source.exclude`"
     elif isinstance(error, UnidentifiedImageError):
         got = _tiff_words(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
-    return problem(f"{path} cannot be read as an image", got=got, expected=expected, fix=fix)
+    return user_error(f"{path} cannot be read as an image", got=got, expected=expected, fix=fix)
 
 
 def _tiff_words(content: bytes) -> str:

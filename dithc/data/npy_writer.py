@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import outputs
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.file_checks import check_room, open_regular
 
 SHARD_BYTES = 1 << 30
@@ -138,7 +138,7 @@ def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
 
 
 def _altered(path: Path, *, got: object, expected: str) -> UserError:
-    return problem(
+    return user_error(
         f"{path} cannot be read",
         got=got,
         expected=f"the complete array that its stage wrote: {expected}",

@@ -18,7 +18,7 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 from rasterio.warp import transform as warp_points
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.grids import Grid, north_up, reproject_points
 from dithc.data.raster import READING, RasterInfo, read_raster
 from dithc.data.rpc import Rpc
@@ -170,7 +170,7 @@ def _told(what: str) -> Iterator[None]:
 def _no_dem(
     path: Path, *, got: str, fix: str = "correct `source.dem`, or set a constant height with `source.height_m`"
 ) -> UserError:
-    return problem(
+    return user_error(
         f"{path} (`source.dem`) cannot be used as heights",
         got=got,
         expected=f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters",

@@ -48,7 +48,7 @@ def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask
     return sharpened
 
 
-class Quality(NamedTuple):
+class PansharpenQuality(NamedTuple):
     """Error measures against the truth: ERGAS (0 is best), mean spectral angle in degrees, and Q (1 is best)."""
 
     ergas: float
@@ -56,7 +56,7 @@ class Quality(NamedTuple):
     q: float
 
 
-def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> Quality:
+def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> PansharpenQuality:
     """Compare an image (C, H, W) with its truth over the valid pixels (H, W).
 
     ERGAS after Wald (Data Fusion, 2002, equation 8.9); spectral angle after Yuhas et al. (1992); Q after Wang and
@@ -66,7 +66,7 @@ def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> Quality:
     relative = ((seen - true) ** 2).mean(axis=1) / true.mean(axis=1) ** 2
     lengths = np.linalg.norm(seen, axis=0) * np.linalg.norm(true, axis=0)
     cosines = np.divide((seen * true).sum(axis=0), lengths, out=np.ones_like(lengths), where=lengths > 0)
-    return Quality(
+    return PansharpenQuality(
         ergas=float(100.0 / ratio * np.sqrt(relative.mean())),
         sam_degrees=float(np.rad2deg(np.arccos(np.clip(cosines, -1.0, 1.0))).mean()),
         q=_q(image, truth, valid),
@@ -98,7 +98,7 @@ def _q_of(one: npt.NDArray[np.float64], two: npt.NDArray[np.float64]) -> float:
 
 def reduced_resolution(
     coarse_bands: F32, pan: F32, *, ratio: int, coarse_valid: Mask
-) -> tuple[Quality, Quality] | None:
+) -> tuple[PansharpenQuality, PansharpenQuality] | None:
     """Return the quality of sharpened and of interpolated bands after Wald, Ranchin and Mangolini (PE&RS 63(6), 1997).
 
     All images are `ratio` r times coarser, so that the truth is known: coarse_bands (C, h, w), with pan (h r, w r).

@@ -23,18 +23,18 @@ GROUPS_HELD = 2
 """Row groups of shards kept in memory. Cells are read in order, so a group is finished when the next begins."""
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """A row group of a parquet file: its rows, and the bytes of one of its columns in memory."""
 
     rows: int
     num_bytes: int
 
 
-class Shard(NamedTuple):
+class ParquetInfo(NamedTuple):
     """Metadata of a user's parquet file."""
 
     kinds: dict[str, str]  # of columns: `int`, `bytes` (also of a struct with `bytes`), or pyarrow's name
-    groups: list[Group]
+    groups: list[RowGroup]
     names: dict[str, list[str]]  # class names per column, from the metadata of Hugging Face
 
 
@@ -106,7 +106,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def read_shard(path: Path, column: str) -> Shard:
+def read_shard(path: Path, column: str) -> ParquetInfo:
     """Return metadata of a parquet file and sizes of one column, if it exists; raise OSError for an incomplete file."""
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -116,11 +116,11 @@ def read_shard(path: Path, column: str) -> Shard:
                 group = metadata.row_group(number)
                 parts = (group.column(part) for part in range(group.num_columns))
                 of_column = [part for part in parts if part.path_in_schema.split(".")[0] == column]
-                groups.append(Group(group.num_rows, sum(part.total_uncompressed_size for part in of_column)))
+                groups.append(RowGroup(group.num_rows, sum(part.total_uncompressed_size for part in of_column)))
     except pyarrow.ArrowException as error:
         raise OSError(f"it is not a complete parquet file: {error}") from error
     kinds = {field.name: _kind(field.type) for field in schema}
-    return Shard(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
+    return ParquetInfo(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
 
 
 def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:

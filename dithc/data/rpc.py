@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.file_checks import open_regular
 
 F64 = npt.NDArray[np.float64]
@@ -80,7 +80,7 @@ class Rpc:
                 longitude = longitude + (down * sample_y - right * line_y) / area * self.long_scale
                 latitude = latitude + (right * line_x - down * sample_x) / area * self.lat_scale
         if not far < CLOSE_PIXELS:
-            raise problem(
+            raise user_error(
                 "the coefficients do not lead to a place on the ground",
                 got=f"pixels missed by {far:g} after {NEWTON_STEPS} steps",
                 expected="one place for every pixel at a height",
@@ -116,7 +116,7 @@ def rpc_beside(raster: Path) -> Path | None:
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
     found = [path for path in candidates if os.path.lexists(path)]
     if any(read_rpc(path) != read_rpc(found[0]) for path in found[1:]):
-        raise problem(
+        raise user_error(
             f"several files next to {raster} specify different geometries",
             got=", ".join(path.name for path in found),
             expected="one file of coefficients",
@@ -170,7 +170,7 @@ def _spelled(name: str) -> str:
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
     """Raise UserError if the center of the coefficients is outside of the image, as for another camera or cut."""
     if not (0.0 <= rpc.line_off <= height and 0.0 <= rpc.samp_off <= width):
-        raise problem(
+        raise user_error(
             f"the coefficients in {path} belong to another image",
             got=f"their center at line {rpc.line_off:g}, sample {rpc.samp_off:g} of {height} x {width} pixels",
             expected="a center inside the image",
@@ -179,7 +179,7 @@ def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
 
 
 def _refused(path: Path, *, got: str) -> UserError:
-    return problem(
+    return user_error(
         f"the coefficients in {path} cannot be used",
         got=got,
         expected="10 offsets and scales and 4 x 20 finite coefficients of a place between 84 degrees south and north",

@@ -63,7 +63,7 @@ class Mask(IntEnum):
     CLOUD = 2
 
 
-class Canvas:
+class PixelBuffer:
     """Allocator of pixel arrays for readers: in memory, or in the final file (`stacks.FileCanvas`)."""
 
     def blank(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -74,7 +74,7 @@ class Canvas:
         """Declare that the pixels written so far are not read again."""
 
 
-class Refused(Exception):
+class SceneRejectedError(Exception):
     """Rejection of a file by a reader; staging records it and continues."""
 
     def __init__(self, reason: Reason, what: str, *, got: object, expected: object, fix: str) -> None:
@@ -84,7 +84,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Georeference:
     """Georeference of pixels.
 
     Attributes:
@@ -110,7 +110,7 @@ class Scene:
     pixels: Array  # (C, H, W); physical = stored * scale + offset
     mask: Array  # (H, W) uint8 of `Mask`
     bands: list[str]
-    place: Place
+    place: Georeference
     units: Units
     scale: float = 1.0
     offset: float = 0.0
@@ -120,7 +120,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         if not self.mask.any():
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.ALL_NODATA,
                 "no pixel is valid",
                 got=f"{self.mask.size} pixels of no data, NaN or saturation",
@@ -135,7 +135,7 @@ class Rejection:
 
     scene_id: str
     path: Path
-    refused: Refused
+    refused: SceneRejectedError
 
 
 def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
@@ -193,7 +193,7 @@ def _as_int16(steps: Array, *, scale: float, what: str) -> Array:
     low, high = steps.min(), steps.max()
     limits = np.iinfo(np.int16)
     if not (limits.min <= low and high <= limits.max):  # true for NaN too
-        raise Refused(
+        raise SceneRejectedError(
             Reason.OVERFLOW,
             f"{what} does not fit the stored type int16",
             got=f"{low * scale:.4g} to {high * scale:.4g}",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.data.file_checks import open_regular
 
 Element = etree._Element
@@ -46,4 +46,4 @@ def _unreadable(
     expected: str = "an intact XML file as its producer delivers it",
     fix: str = "copy the file again from its source",
 ) -> UserError:
-    return problem(f"{path} cannot be read as metadata", got=got, expected=expected, fix=fix)
+    return user_error(f"{path} cannot be read as metadata", got=got, expected=expected, fix=fix)

@@ -2,7 +2,7 @@
 
 `Objective` defines the predicted quantity, the distribution of timesteps and their weights. `Schedule` holds the tables
 of a noise schedule, with respacing and `q_sample`. `training_loss` computes the loss, `sample` runs a sampler of
-`SAMPLERS` and `sample_flow` a flow sampler. `guided` adds guidance by the unconditional prediction or by another model,
+`SAMPLERS` and `sample_flow` a flow sampler. `guided_denoiser` adds guidance by the unconditional prediction or by another model,
 and `guidance_offset` trains guidance into the model. Training and sampling share one set of tables. A network appears
 only as a callable, so that tests use cases with known answers.
 
@@ -22,10 +22,19 @@ constructor of `Schedule`. Another prediction target is a class in `objective.py
 """
 
 from dithc.diffusion.flow import sample_flow
-from dithc.diffusion.guidance import guidance_offset, guided
+from dithc.diffusion.guidance import guidance_offset, guided_denoiser
 from dithc.diffusion.loss import training_loss
 from dithc.diffusion.objective import Objective
 from dithc.diffusion.samplers import SAMPLERS, sample
 from dithc.diffusion.schedule import Schedule
 
-__all__ = ["SAMPLERS", "Objective", "Schedule", "guidance_offset", "guided", "sample", "sample_flow", "training_loss"]
+__all__ = [
+    "SAMPLERS",
+    "Objective",
+    "Schedule",
+    "guidance_offset",
+    "guided_denoiser",
+    "sample",
+    "sample_flow",
+    "training_loss",
+]

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.sampler_check import exact_velocity, try_sampler
@@ -53,11 +53,11 @@ def sample_flow(
     """
     if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
         expected = " or ".join(FLOW_SAMPLERS)
-        raise problem("unknown flow sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
+        raise user_error("unknown flow sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     if steps < 1:
-        raise problem("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
+        raise user_error("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    walk = FlowWalk(velocity=velocity, steps=steps, noise=draw, times=times, clip=clip, on_step=on_step)
+    walk = FlowContext(velocity=velocity, steps=steps, noise=draw, times=times, clip=clip, on_step=on_step)
     x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else _tried(kind).run)(walk)
     return x if clip is None else x.clamp(-clip, clip)
 
@@ -66,14 +66,14 @@ def _tried(solver: "FlowSolver") -> "FlowSolver":
     """Return an external sampler after its trial."""
 
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
-        return solver.run(FlowWalk(velocity=predict, steps=steps, noise=noise, times=None, clip=None, on_step=None))
+        return solver.run(FlowContext(velocity=predict, steps=steps, noise=noise, times=None, clip=None, on_step=None))
 
     try_sampler(solver, run, exact_velocity)
     return solver
 
 
 @dataclass
-class FlowWalk:
+class FlowContext:
     """State of a flow sampling run; counts the evaluations, `steps` in total."""
 
     velocity: Denoise
@@ -92,7 +92,7 @@ class FlowWalk:
         if len(self.times) != count or edges[0] != TIME_SCALE or any(start <= stop for start, stop in pairwise(edges)):
             expected = f"{count}, falling from {TIME_SCALE:g} and above 0"
             fix = "pass one time per interval, or omit `times`"
-            raise problem("start times of the intervals", got=list(self.times), expected=expected, fix=fix)
+            raise user_error("start times of the intervals", got=list(self.times), expected=expected, fix=fix)
         return [(start / TIME_SCALE, stop / TIME_SCALE) for start, stop in pairwise(edges)]
 
     def at(self, x: Tensor, time: float) -> Tensor:
@@ -100,7 +100,7 @@ class FlowWalk:
         output = self.velocity(x, torch.full((x.shape[0],), TIME_SCALE * time, device=x.device)).to(x.dtype)
         if output.shape != x.shape:
             fix = "sample in the shape of the training latents, with a model without learned sigma"
-            raise problem("channels of the model's output", got=output.shape[1], expected=x.shape[1], fix=fix)
+            raise user_error("channels of the model's output", got=output.shape[1], expected=x.shape[1], fix=fix)
         self.done += 1
         if self.on_step is not None:
             self.on_step(self.done, self.steps)
@@ -109,7 +109,7 @@ class FlowWalk:
         return (x - (x - time * output).clamp(-self.clip, self.clip)) / time
 
 
-def euler(walk: FlowWalk) -> Tensor:
+def euler(walk: FlowContext) -> Tensor:
     """Integrate by Euler's method (first order): the velocity at the start of each interval."""
     x = walk.noise(0)
     for start, stop in walk.intervals(walk.steps):
@@ -117,7 +117,7 @@ def euler(walk: FlowWalk) -> Tensor:
     return x
 
 
-def heun(walk: FlowWalk) -> Tensor:
+def heun(walk: FlowContext) -> Tensor:
     """Integrate by Heun's method (second order): the mean of the velocities at both ends of each interval.
 
     A single Euler interval at the end, for an odd number of evaluations, keeps this order.
@@ -134,8 +134,8 @@ def heun(walk: FlowWalk) -> Tensor:
 class FlowSolver(Protocol):
     """Interface of an external flow sampler."""
 
-    def run(self, walk: FlowWalk) -> Tensor:
+    def run(self, walk: FlowContext) -> Tensor:
         """Return images (N, C, h, w) from `walk.noise(0)`, at time 1, by `walk.steps` evaluations of the velocity."""
 
 
-FLOW_SAMPLERS: Mapping[str, Callable[[FlowWalk], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})
+FLOW_SAMPLERS: Mapping[str, Callable[[FlowContext], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 """(x (N, C, h, w), timesteps (N)) -> model output (N, C or 2C, h, w)."""
@@ -26,7 +26,7 @@ FIRST = 3
 ABSENT: Any = object()  # None may be a condition
 
 
-def guided(
+def guided_denoiser(
     model: Model,
     labels: Any,
     *,
@@ -60,14 +60,14 @@ def guided(
             twice.
     """
     if channels not in ("all", "first3"):
-        raise problem("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
+        raise user_error("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
     away = _away(labels, null_label, null)
     if guide is not None:
         halves = _of_two(model, guide, labels, labels if away is ABSENT else away, both)
     elif away is ABSENT:
-        raise problem(
+        raise user_error(
             "classifier-free guidance",
             got=f"scale {scale} on a model without a null label",
             expected="a model trained with label dropout",
@@ -104,14 +104,14 @@ def _away(labels: Any, null_label: int | None, null: Any) -> Any:
     if null_label is not None:
         if null is not ABSENT:
             fix = "pass the null condition of the model's training"
-            raise problem("null conditions", got="both `null_label` and `null`", expected="one", fix=fix)
+            raise user_error("null conditions", got="both `null_label` and `null`", expected="one", fix=fix)
         return torch.full_like(labels, null_label)  # (N)
     if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
         return null
     if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
         expected = f"{tuple(labels.shape[1:])}, for one image, or {tuple(labels.shape)}"
         fix = "pass it in the shape of the conditions"
-        raise problem("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
+        raise user_error("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
     return null.to(labels).expand_as(labels)  # (N, ...)
 
 

@@ -14,7 +14,7 @@ from scipy.special import expit, ndtri
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.diffusion.flow import TIME_SCALE
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.schedule import Schedule, pick
@@ -26,13 +26,13 @@ class Objective(ABC):
     schedule: Schedule | None
     last: float
 
-    def __init__(self, settings: training.Objective) -> None:
+    def __init__(self, settings: training.ObjectiveConfig) -> None:
         self._settings = settings
 
     @staticmethod
-    def of(settings: training.Objective | None = None) -> "Objective":
+    def of(settings: training.ObjectiveConfig | None = None) -> "Objective":
         """Return the objective of a run; by default noise on the linear schedule with uniform times."""
-        settings = settings or training.Objective()
+        settings = settings or training.ObjectiveConfig()
         kinds: dict[str, type[Objective]] = {"noise": _Noise, "v": _V, "flow": _Flow}
         return kinds[settings.predict](settings)
 
@@ -87,7 +87,7 @@ class _Noise(Objective):
 
     schedule: Schedule
 
-    def __init__(self, settings: training.Objective) -> None:
+    def __init__(self, settings: training.ObjectiveConfig) -> None:
         super().__init__(settings)
         self.schedule = Schedule.linear()
         self.last = len(self.schedule) - 1
@@ -161,5 +161,5 @@ def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:
     if output.shape[1] not in (channels, 2 * channels):
         expected = f"{channels}, or {2 * channels} with learned sigma"
         fix = "use latents with the channels of the model, in training and in sampling"
-        raise problem("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
+        raise user_error("channels of the model's output", got=output.shape[1], expected=expected, fix=fix)
     return output[:, :channels], output[:, channels:]

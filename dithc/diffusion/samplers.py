@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.objective import parts
@@ -62,25 +62,29 @@ def sample(
     """
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
-        raise problem("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
+        raise user_error("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     if not 0 <= eta <= 1:
-        raise problem("eta of ddim", got=eta, expected="a share in [0, 1]", fix="use 0 (deterministic) to 1 (as ddpm)")
+        raise user_error(
+            "eta of ddim", got=eta, expected="a share in [0, 1]", fix="use 0 (deterministic) to 1 (as ddpm)"
+        )
     if eta and kind != "ddim":
-        raise problem("eta", got=f"{eta} with {kind}", expected="0", fix="set eta only with the sampler ddim")
+        raise user_error("eta", got=f"{eta} with {kind}", expected="0", fix="set eta only with the sampler ddim")
     sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
-        raise problem("order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `order`")
+        raise user_error("order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `order`")
     draw = noise if callable(noise) else image_noise(noise, shape)
     if times is not None and len(times) != steps:
         fix = "pass one timestep per step"
-        raise problem("timesteps to visit", got=len(times), expected=f"{steps}, one per step", fix=fix)
+        raise user_error("timesteps to visit", got=len(times), expected=f"{steps}, one per step", fix=fix)
     if times is None:
         visited = schedule.respaced(steps, spacing=sampler.spacing)
     else:
         visited = schedule.visiting(list(reversed(times)))
     chosen = order or DEFAULT_ORDER
-    walk = Walk(denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step)
+    walk = SamplerContext(
+        denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step
+    )
     return sampler.run(walk)
 
 
@@ -91,7 +95,9 @@ def _tried(solver: "Solver") -> "Solver":
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
         visited = schedule.respaced(steps, spacing=solver.spacing)
         return solver.run(
-            Walk(denoise=predict, schedule=visited, noise=noise, eta=0.0, order=DEFAULT_ORDER, clip=None, on_step=None)
+            SamplerContext(
+                denoise=predict, schedule=visited, noise=noise, eta=0.0, order=DEFAULT_ORDER, clip=None, on_step=None
+            )
         )
 
     try_sampler(solver, run, exact_noise(schedule))
@@ -103,7 +109,7 @@ _Predicted = tuple[int, Tensor]
 
 
 @dataclass(frozen=True)
-class Walk:
+class SamplerContext:
     """State of a sampling run over a `schedule` of the visited steps, S - 1 (most noise) to 0.
 
     `noise` is the noise of a draw: 0 for the start, then k = 1.. for steps that add noise, each once and in order.
@@ -155,7 +161,7 @@ class Walk:
             self.on_step(len(self.schedule) - step, len(self.schedule))
 
 
-def ddpm(walk: Walk) -> Tensor:
+def ddpm(walk: SamplerContext) -> Tensor:
     """Run ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance if it exists, else beta."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
@@ -171,7 +177,7 @@ def ddpm(walk: Walk) -> Tensor:
     return x
 
 
-def ddim(walk: Walk) -> Tensor:
+def ddim(walk: SamplerContext) -> Tensor:
     """Run implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic for a given start."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
@@ -185,7 +191,7 @@ def ddim(walk: Walk) -> Tensor:
     return x
 
 
-def dpm_solver(walk: Walk) -> Tensor:
+def dpm_solver(walk: SamplerContext) -> Tensor:
     """Run multistep DPM-Solver++ (Lu et al. 2022; order 2 is algorithm 2, 2M), which extrapolates clean images.
 
     Order 3 integrates the polynomial through the last three images exactly, as the predictor of UniPC does.
@@ -193,7 +199,7 @@ def dpm_solver(walk: Walk) -> Tensor:
     return _multistep(walk, corrects=False)
 
 
-def unipc(walk: Walk) -> Tensor:
+def unipc(walk: SamplerContext) -> Tensor:
     """Run multistep UniPC (Zhao et al. 2023, section 3) with B(h) = exp(h) - 1, predicting the clean image.
 
     The prediction at the end of a step corrects the step, without a further evaluation of the network.
@@ -201,7 +207,7 @@ def unipc(walk: Walk) -> Tensor:
     return _multistep(walk, corrects=True)
 
 
-def _multistep(walk: Walk, *, corrects: bool) -> Tensor:
+def _multistep(walk: SamplerContext, *, corrects: bool) -> Tensor:
     """Step through the clean images of the last `order` steps.
 
     The order rises over the first steps and falls over the last steps. The last step ends at the clean image, where the
@@ -259,7 +265,7 @@ class Solver(Protocol):
     def orders(self) -> tuple[int, ...]:
         """Valid values of `order`."""
 
-    def run(self, walk: Walk) -> Tensor:
+    def run(self, walk: SamplerContext) -> Tensor:
         """Return images (N, C, h, w) from `walk.noise(0)`, by one evaluation of the network per step."""
 
 
@@ -267,7 +273,7 @@ class Solver(Protocol):
 class Sampler:
     """A sampler with its preferred spacing of timesteps and its orders."""
 
-    run: Callable[[Walk], Tensor]
+    run: Callable[[SamplerContext], Tensor]
     spacing: Spacing
     orders: tuple[int, ...] = ()
 

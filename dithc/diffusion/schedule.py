@@ -12,7 +12,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 Spacing = Literal["time", "snr"]
 
@@ -35,7 +35,7 @@ class Schedule:
         """
         if num_steps <= 20:
             fix = "train with more steps; to sample in few steps, respace a longer schedule"
-            raise problem("steps of the linear schedule", got=num_steps, expected="at least 21", fix=fix)
+            raise user_error("steps of the linear schedule", got=num_steps, expected="at least 21", fix=fix)
         scale = 1000 / num_steps
         betas = torch.linspace(scale * 1e-4, scale * 2e-2, num_steps, dtype=torch.float64)
         return cls(torch.cumprod(1 - betas, dim=0), torch.arange(num_steps))
@@ -51,7 +51,7 @@ class Schedule:
         """
         if not 1 <= steps <= len(self):
             fix = "choose a number of sampling steps in this range"
-            raise problem("sampling steps", got=steps, expected=f"1 to {len(self)}", fix=fix)
+            raise user_error("sampling steps", got=steps, expected=f"1 to {len(self)}", fix=fix)
         last = len(self) - 1
         if steps == 1:
             visited = [last]
@@ -66,7 +66,9 @@ class Schedule:
         rising = sorted(set(steps))
         if not rising or rising != list(steps) or rising[0] < 0 or rising[-1] >= len(self):
             expected = f"at least one of 0 to {len(self) - 1}, each once and in order"
-            raise problem("timesteps to visit", got=list(steps), expected=expected, fix="pass timesteps of this range")
+            raise user_error(
+                "timesteps to visit", got=list(steps), expected=expected, fix="pass timesteps of this range"
+            )
         return type(self)(self.alpha_bar[rising], self.timesteps[rising])
 
     def _even_in_snr(self, steps: int) -> list[int]:

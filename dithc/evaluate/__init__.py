@@ -1,7 +1,7 @@
 """Evaluation: images -> features -> streamed statistics -> distance (FID, KID) with its floor.
 
-Contents: `load_extractor` reads a network from a local file. `extract` converts uint8 RGB images into feature shards
-and a `Statistics` file, resumably and shared by ranks. `measure` counts their pixels in the units of the dataset.
+Contents: `load_extractor` reads a network from a local file. `extract_features` converts uint8 RGB images into feature shards
+and a `Statistics` file, resumably and shared by ranks. `measure_pixels` counts their pixels in the units of the dataset.
 `scores` computes the Fréchet distance of two results with the facts that qualify it: both n, the hash of the
 extractor, the resize mode, the floor (one half of the real set against the other half), the share of clipped pixels,
 and the share of copies of train tiles in any orientation (`memorization.py`). Data flow:
@@ -24,23 +24,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.distances import kid
-from dithc.evaluate.scores import compare
+from dithc.evaluate.scores import compare_features
 
 if TYPE_CHECKING:
     from dithc.evaluate.extractors import Extractor, load_extractor, train_classifier
-    from dithc.evaluate.features import extract
+    from dithc.evaluate.features import extract_features
     from dithc.evaluate.image_set import ImageSet
-    from dithc.evaluate.pixels import measure
+    from dithc.evaluate.pixels import measure_pixels
 
-__all__ = ["Extractor", "ImageSet", "compare", "extract", "kid", "load_extractor", "measure", "train_classifier"]
+__all__ = [
+    "Extractor",
+    "ImageSet",
+    "compare_features",
+    "extract_features",
+    "kid",
+    "load_extractor",
+    "measure_pixels",
+    "train_classifier",
+]
 
 # Names that need torch are imported on first use: comparing features takes a fraction of a second, importing torch two.
 NEEDS_TORCH = {
     "Extractor": "extractors",
     "ImageSet": "image_set",
-    "extract": "features",
+    "extract_features": "features",
     "load_extractor": "extractors",
-    "measure": "pixels",
+    "measure_pixels": "pixels",
     "train_classifier": "extractors",
 }
 

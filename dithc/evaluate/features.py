@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from dithc.core.artifacts import atomic_write, outputs, summaries
-from dithc.core.integrity import seal
-from dithc.core.logging import logger, problem, progress
+from dithc.core.integrity import dump_checksummed
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine.comm import Group
 from dithc.evaluate.extractors import Extractor
 from dithc.evaluate.image_set import ImageSet, share
@@ -23,7 +23,7 @@ from dithc.evaluate.shards import (
     STATISTICS_FILE,
     TURNED_FILES,
     TURNS,
-    Plan,
+    ShardPlan,
     blocks,
     clipped_share,
     fault,
@@ -32,14 +32,14 @@ from dithc.evaluate.shards import (
     write_index,
 )
 from dithc.evaluate.statistics import Statistics
-from dithc.latents import view_of
+from dithc.latents import apply_view
 
 IDS_FILE = "images.json"  # the identity of each image in the order of the features
-log = logger(__name__)
+log = get_logger(__name__)
 ALONE = Group()
 
 
-def extract(
+def extract_features(
     images: ImageSet,
     extractor: Extractor,
     out_folder: Path,
@@ -48,7 +48,7 @@ def extract(
     batch: int = 64,
     shard_size: int = 4096,
     turned: bool = False,
-) -> summaries.Features:
+) -> summaries.FeaturesSummary:
     """Extract the features of a set of images into shards and statistics; return values for a manifest on every rank.
 
     A finished shard with the same hash, extractor, resize and set is reused without reading its images. Images pass the
@@ -63,14 +63,14 @@ def extract(
         UserError: There are fewer than two images, or images are invalid.
     """
     if images.total < 2 or batch < 1 or shard_size < 1:
-        raise problem(
+        raise user_error(
             "features cannot be extracted",
             got=f"{images.total} images, batch {batch}, shard_size {shard_size}",
             expected="at least two images, batch and shard_size at least 1",
             fix="use more images",
         )
     start = time.monotonic()
-    plan = Plan(
+    plan = ShardPlan(
         folder=out_folder,
         total=images.total,
         shard_size=shard_size,
@@ -89,7 +89,7 @@ def extract(
         f"features of {plan.total} images in {out_folder}: {extracted} extracted, {plan.total - extracted} from earlier runs"
     )
     same = ("extractor", "kind", "sha256", "resize", "comparable", "note", "set_hash", "stretch")
-    numbers: summaries.Features = {
+    numbers: summaries.FeaturesSummary = {
         "n": plan.total,
         "extracted": extracted,
         "reused": plan.total - extracted,
@@ -105,7 +105,7 @@ def extract(
     return numbers
 
 
-def _begin(plan: Plan) -> list[int]:
+def _begin(plan: ShardPlan) -> list[int]:
     """List the files in the marker of the folder and return the shards to extract; log why a shard is not reused."""
     shards = range(plan.num_shards)
     names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, *TURNED_FILES)
@@ -125,7 +125,7 @@ def _begin(plan: Plan) -> list[int]:
 
 
 def _extract_shards(
-    images: ImageSet, extractor: Extractor, plan: Plan, *, wanted: list[int], batch: int, group: Group
+    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, wanted: list[int], batch: int, group: Group
 ) -> None:
     """Extract the wanted shards; rank 0 writes a shard when all ranks have finished their part."""
     total = sum(plan.rows(shard) for shard in wanted)
@@ -148,7 +148,7 @@ def _extract_shards(
 
 
 def _extract_turned(
-    images: ImageSet, extractor: Extractor, plan: Plan, *, wanted: bool, batch: int, group: Group
+    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, wanted: bool, batch: int, group: Group
 ) -> int:
     """Extract some images in the other orientations; return their number."""
     chosen = evenly(images.not_learnt if wanted else images.not_learnt[:0])
@@ -166,7 +166,7 @@ def _extract_turned(
     with progress(total=len(chosen), label=label, unit="image", quiet=group.rank > 0) as bar:
         for rows in share(chosen, batch=batch, group=group):
             rgb, _ = images.read(rows)
-            found.append(np.stack([extractor(view_of(rgb, turn + 1)) for turn in range(TURNS)]))
+            found.append(np.stack([extractor(apply_view(rgb, turn + 1)) for turn in range(TURNS)]))
             bar.update(len(rows))
         gathered = group.gather_objects(np.concatenate(found, axis=1))
         bar.update(len(chosen) - sum(part.shape[1] for part in found))
@@ -175,7 +175,7 @@ def _extract_turned(
     return len(chosen)
 
 
-def _end(images: ImageSet, plan: Plan) -> None:
+def _end(images: ImageSet, plan: ShardPlan) -> None:
     """Write the files about all shards; the index, written last, marks the folder as complete."""
     kept = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
     outputs.OutputFolder(plan.folder).prune(kept, prefix="shard-")
@@ -184,5 +184,5 @@ def _end(images: ImageSet, plan: Plan) -> None:
         statistics.update(block)
     statistics.save(plan.folder / STATISTICS_FILE)
     identities = {"set_hash": images.set_hash, "images": list(images.ids)}
-    atomic_write(plan.folder / IDS_FILE, seal(identities))
+    atomic_write(plan.folder / IDS_FILE, dump_checksummed(identities))
     write_index(plan)

@@ -8,14 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import logger, problem
-from dithc.evaluate.distances import Floor, few_images, fid, fid_interval, floor, floor_at, kid, neighbours
+from dithc.core.logging import get_logger, user_error
+from dithc.evaluate.distances import (
+    FidFloor,
+    fid,
+    fid_floor,
+    fid_floor_at,
+    fid_interval,
+    kid,
+    precision_recall,
+    small_sample_warning,
+)
 from dithc.evaluate.memorization import Blocks, copied_share, evenly, take
 from dithc.evaluate.pixels import multispectral, pixel_file
 from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, read_turned
-from dithc.evaluate.statistics import Origin, Statistics
+from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 COPIES = ("copies", "copies_held_out", "copies_n")
 OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
@@ -31,7 +40,7 @@ OF_PIXELS = {
 CURVES = ("power", "correlation", "histogram")  # many numbers, for a separate file
 
 
-class Side(NamedTuple):
+class FeatureSet(NamedTuple):
     """A folder of features and its content."""
 
     folder: Path
@@ -44,11 +53,11 @@ class Side(NamedTuple):
         return self.statistics.n
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> FeatureOrigin:
         return self.statistics.origin
 
 
-def compare(
+def compare_features(
     path_to_real: Path,
     path_to_generated: Path,
     *,
@@ -78,7 +87,7 @@ def compare(
     real, generated = _read(path_to_real), _read(path_to_generated)
     score = fid(real.statistics, generated.statistics)
     kernel = kid(real.blocks, generated.blocks, seed=seed)
-    ground = floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
+    ground = fid_floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated)
     if is_train is not None and is_train.sum() >= 2:
@@ -96,7 +105,9 @@ def compare(
         "kid_pulls": kernel.pulls,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
-        "floor_at_n": floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known) if ground else None,
+        "floor_at_n": fid_floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known)
+        if ground
+        else None,
         "clipped_real": real.clipped,
         "clipped_generated": generated.clipped,
         "n_real": real.n,
@@ -118,7 +129,7 @@ def compare(
     }
 
 
-def _optional(real: Side, generated: Side, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
+def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
     """Return the values of `metrics`, and `curves`."""
     numbers: dict[str, Any] = {}
     if "interval" in metrics:
@@ -126,7 +137,7 @@ def _optional(real: Side, generated: Side, *, metrics: Collection[str], fid: flo
             fid, real.statistics, real.blocks, generated.statistics, generated.blocks
         )
     if any(name in metrics for name in OF_NEIGHBOURS):
-        shares = neighbours(real.blocks, generated.blocks)
+        shares = precision_recall(real.blocks, generated.blocks)
         wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
         numbers |= {name: getattr(shares, name) for name in wanted}
     if any(name in metrics for name in OF_PIXELS):
@@ -145,14 +156,14 @@ def _without_curves(value: Any) -> Any:
 
 def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
     """Return the scores of three bands, without the numbers of the complete set."""
-    numbers = compare(real, generated, seed=seed)
+    numbers = compare_features(real, generated, seed=seed)
     return {name: numbers[name] for name in OF_TRIPLET}
 
 
-def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
+def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
     """Return the shares of copies and their sample sizes; empty if features of turned images are missing."""
     if len(is_train) != real.n:
-        raise problem(
+        raise user_error(
             "the real features belong to other tiles",
             got=f"features of {real.n} tiles",
             expected=f"features of the {len(is_train)} tiles of the split",
@@ -171,23 +182,23 @@ def _copies(real: Side, generated: Side, *, is_train: NDArray[np.bool_]) -> dict
     return dict(zip(COPIES, (share, chance, [len(rows) for _, rows in queries]), strict=True))
 
 
-def _read(path: Path) -> Side:
+def _read(path: Path) -> FeatureSet:
     """Read the statistics and the verified features of a folder."""
     plan = read_plan(path)
     statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
     if statistics.origin != plan.origin or statistics.n != plan.total:
-        raise problem(
+        raise user_error(
             f"{path / STATISTICS_FILE} does not belong to the features in its folder",
             got=f"n = {statistics.n}, set {statistics.origin.set_hash!r}",
             expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
             fix="rerun the features stage",
         )
-    return Side(path, statistics, blocks(plan), clipped_share(plan))
+    return FeatureSet(path, statistics, blocks(plan), clipped_share(plan))
 
 
-def _warnings(real: Side, generated: Side) -> list[str]:
+def _warnings(real: FeatureSet, generated: FeatureSet) -> list[str]:
     """Return the limits of the score that must be stated with it."""
-    texts = few_images(real.statistics, generated.statistics)
+    texts = small_sample_warning(real.statistics, generated.statistics)
     if not real.origin.comparable:
         texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
     elif min(real.n, generated.n) < PUBLISHED_N:
@@ -203,7 +214,7 @@ def _warnings(real: Side, generated: Side) -> list[str]:
     return texts
 
 
-def _sentence(score: float, real: Statistics, generated: Statistics, ground: Floor | None) -> str:
+def _sentence(score: float, real: Statistics, generated: Statistics, ground: FidFloor | None) -> str:
     base = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
     origin = real.origin
     return (

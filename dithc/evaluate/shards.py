@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.artifacts import Manifest, atomic_write, replacing, sha256_file
-from dithc.core.integrity import json_documents, parse, seal
-from dithc.core.logging import problem
+from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
+from dithc.core.integrity import dump_checksummed, json_documents, parse_json
+from dithc.core.logging import user_error
 from dithc.evaluate.memorization import Rows
-from dithc.evaluate.statistics import Origin
+from dithc.evaluate.statistics import FeatureOrigin
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
@@ -32,14 +32,14 @@ NOT_COUNTED: Clipped = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ShardPlan:
     """Assignment of rows to shards, and the required identity of each shard."""
 
     folder: Path
     total: int
     shard_size: int
     num_features: int
-    origin: Origin
+    origin: FeatureOrigin
 
     @property
     def num_shards(self) -> int:
@@ -72,7 +72,7 @@ class Plan:
         }
 
 
-def turned_identity(origin: Origin, rows: Rows) -> dict[str, Any]:
+def turned_identity(origin: FeatureOrigin, rows: Rows) -> dict[str, Any]:
     """Return the sidecar content of valid turned features of these images, except the hash of the bytes."""
     return {"rows": rows.tolist(), **{name: getattr(origin, name) for name in OF_ORIGIN}}
 
@@ -81,9 +81,9 @@ def write_array(array: Path, features: NDArray[np.float32], identity: dict[str, 
     """Write an array, then its sidecar."""
     sidecar = array.with_suffix(".json")
     sidecar.unlink(missing_ok=True)
-    with replacing(array) as temporary, temporary.open("wb") as file:
+    with atomic_replace(array) as temporary, temporary.open("wb") as file:
         np.save(file, features)
-    atomic_write(sidecar, seal({**identity, "file_sha256": sha256_file(array), **more}))
+    atomic_write(sidecar, dump_checksummed({**identity, "file_sha256": sha256_file(array), **more}))
 
 
 def fault(array: Path, identity: dict[str, Any]) -> str | None:
@@ -103,7 +103,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
     return None
 
 
-def clipped_share(plan: Plan) -> float | None:
+def clipped_share(plan: ShardPlan) -> float | None:
     """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
     counts = [json_documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
     if not all(of for _, of in counts):
@@ -111,7 +111,7 @@ def clipped_share(plan: Plan) -> float | None:
     return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
 
 
-def write_index(plan: Plan) -> None:
+def write_index(plan: ShardPlan) -> None:
     """Write the document that marks the folder as complete."""
     files = [json_documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
     index = {
@@ -125,20 +125,20 @@ def write_index(plan: Plan) -> None:
     atomic_write(plan.folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> ShardPlan:
     """Return the plan of a folder after verification of every shard."""
     fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
-        index = parse(Manifest.whole(folder / INDEX_FILE).read_text())
-        plan = Plan(
+        index = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
+        plan = ShardPlan(
             folder=folder,
             total=index["total"],
             shard_size=index["shard_size"],
             num_features=index["num_features"],
-            origin=Origin(**index["origin"]),
+            origin=FeatureOrigin(**index["origin"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"feature folder {folder} is incomplete",
             got=f"{type(error).__name__}: {error}",
             expected=f"a readable {INDEX_FILE}, which is written last",
@@ -146,7 +146,7 @@ def read_plan(folder: Path) -> Plan:
         ) from error
     for shard in range(plan.num_shards):
         if reason := fault(plan.array(shard), plan.identity(shard)):
-            raise problem(
+            raise user_error(
                 f"feature shard {plan.array(shard)} cannot be used",
                 got=reason,
                 expected="an intact shard of the set in features.json",
@@ -155,12 +155,12 @@ def read_plan(folder: Path) -> Plan:
     return plan
 
 
-def blocks(plan: Plan) -> Sequence[NDArray[np.float32]]:
+def blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
     """Return the shards as memory-mapped arrays (n, d), in order."""
     return [np.load(plan.array(shard), mmap_mode="r") for shard in range(plan.num_shards)]
 
 
-def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float32] | None:
+def read_turned(folder: Path, *, origin: FeatureOrigin, rows: Rows) -> NDArray[np.float32] | None:
     """Map the features (7, n, d) of images `rows`; None if they do not exist."""
     array = folder / TURNED_FILES[0]
     paths = [path for name in TURNED_FILES if (path := folder / name).exists()]
@@ -169,7 +169,7 @@ def read_turned(folder: Path, *, origin: Origin, rows: Rows) -> NDArray[np.float
     for path in paths:
         Manifest.whole(path)
     if fault(array, turned_identity(origin, rows)):
-        raise problem(
+        raise user_error(
             f"{array} cannot be used",
             got="damaged features, or features of other images",
             expected=f"{len(rows)} images of the set in this folder, each in {TURNS} orientations",

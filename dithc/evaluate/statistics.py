@@ -11,14 +11,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.artifacts import replacing
-from dithc.core.logging import problem
+from dithc.core.artifacts import atomic_replace
+from dithc.core.logging import user_error
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class FeatureOrigin:
     """Provenance of features: fields that must be equal in a comparison, and fields to print with the result."""
 
     extractor: str = ""  # name of the weights file
@@ -31,7 +31,7 @@ class Origin:
     stretch: str = ""  # name or hash of the fixed display stretch to uint8, empty if unknown
 
 
-NOWHERE = Origin()
+NOWHERE = FeatureOrigin()
 
 
 class Statistics:
@@ -41,7 +41,7 @@ class Statistics:
     not suffer from cancellation if features are far from zero.
     """
 
-    def __init__(self, num_features: int, *, origin: Origin = NOWHERE) -> None:
+    def __init__(self, num_features: int, *, origin: FeatureOrigin = NOWHERE) -> None:
         self.num_features = num_features
         self.origin = origin
         self.n = 0
@@ -73,7 +73,7 @@ class Statistics:
     def save(self, path: Path) -> None:
         """Write {mu, sigma, n, extractor, resize, set_hash, ...}; pytorch-fid reads mu and sigma."""
         arrays: dict[str, Any] = {"mu": self.mean(), "sigma": self.covariance(), "n": np.int64(self.n)}
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with atomic_replace(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays, **asdict(self.origin))
 
     @classmethod
@@ -82,9 +82,9 @@ class Statistics:
         try:
             with np.load(path, allow_pickle=False) as file:
                 mu, sigma, n = file["mu"], file["sigma"], int(file["n"])
-                origin = Origin(**{field.name: file[field.name].item() for field in fields(Origin)})
+                origin = FeatureOrigin(**{field.name: file[field.name].item() for field in fields(FeatureOrigin)})
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-            raise problem(
+            raise user_error(
                 f"statistics file {path} cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="an npz file with mu, sigma, n, extractor, sha256, resize, set_hash",
@@ -104,7 +104,7 @@ def require_same(a: Statistics, b: Statistics) -> None:
     pairs.append(("num_features", a.num_features, b.num_features))
     different = [f"{name}: {first!r} and {second!r}" for name, first, second in pairs if first != second]
     if different:
-        raise problem(
+        raise user_error(
             "statistics of different origin cannot be compared",
             got="; ".join(different),
             expected="equal extractor, resize, stretch and number of features",

@@ -3,7 +3,7 @@
 `open_codec` and `train_codec` return autoencoders behind one interface: pixel, sd-vae, kl-vae, and external diffusers
 and torchscript models. `codecs` contains their networks. `Latents.encode` writes the latents of tiles and their mirror
 images, optionally with quarter turns, and `Latents` reads them. `Batches` draws the samples of a training step,
-`HeldOut` the samples of a validation loss. Encoding once is cheaper than encoding in every epoch.
+`ValidationLatents` the samples of a validation loss. Encoding once is cheaper than encoding in every epoch.
 
 Invariants:
 
@@ -23,7 +23,17 @@ from dithc.latents.batches import Batch, Batches
 from dithc.latents.codec_training import train_codec
 from dithc.latents.codecs import Codec, open_codec
 from dithc.latents.reader import Latents
-from dithc.latents.validation import HeldOut
-from dithc.latents.views import view_of
+from dithc.latents.validation import ValidationLatents
+from dithc.latents.views import apply_view
 
-__all__ = ["Batch", "Batches", "Codec", "HeldOut", "Latents", "codecs", "open_codec", "train_codec", "view_of"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Codec",
+    "Latents",
+    "ValidationLatents",
+    "apply_view",
+    "codecs",
+    "open_codec",
+    "train_codec",
+]

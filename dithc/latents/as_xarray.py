@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from dithc.core.artifacts import Manifest
-from dithc.data.export import Content, Read, along, taken, variable
+from dithc.data.export import Read, StageArrays, along, taken, variable
 from dithc.latents.reader import Latents
 
 DIMS = ("image", "moment", "channel", "y", "x")
 
 
-def open_latents(path: Path, manifest: Manifest, _: int | None) -> Content:
+def open_latents(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     """Return latents of tiles, not scaled: (image, moment, channel, y, x) float16, read on access."""
     latents = Latents(path.parent)
     moments = ["mean", "logvar"] if latents.has_logvar else ["mean"]
@@ -21,7 +21,9 @@ def open_latents(path: Path, manifest: Manifest, _: int | None) -> Content:
         names[latents.rows(split)] = split
     coordinates = {"image": np.arange(latents.count), **along({"label": latents.labels, "split": names.tolist()})}
     array = variable(DIMS, shape, np.float16, (path, manifest), _read_moments)
-    return Content(array, coordinates | {"moment": moments}, {"scale": latents.scale, "codec": latents.info["codec"]})
+    return StageArrays(
+        array, coordinates | {"moment": moments}, {"scale": latents.scale, "codec": latents.info["codec"]}
+    )
 
 
 def _read_moments(path: Path, _: Manifest) -> Read:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data import Rows
 from dithc.latents.reader import Latents
 from dithc.latents.views import NUM_VIEWS
@@ -45,7 +45,7 @@ def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREA
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-class Order:
+class SampleOrder:
     """Endless stream of rows: successive epochs, each a permutation of `rows` from (seed, epoch)."""
 
     def __init__(self, rows: Rows, *, seed: int) -> None:
@@ -101,7 +101,7 @@ class Batches:
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
-            raise problem(
+            raise user_error(
                 f"latents in {latents.folder} have no training samples",
                 got=f"0 of {latents.count} rows in the train split",
                 expected="at least 1",
@@ -109,7 +109,7 @@ class Batches:
             )
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
-            raise problem(
+            raise user_error(
                 f"latents in {latents.folder} lack views for `augment: {augment}`",
                 got=f"{latents.num_views} views of each tile",
                 expected=f"{self._num_views}",
@@ -117,7 +117,7 @@ class Batches:
             )
         self.latents, self.seed, self.global_batch = latents, seed, global_batch
         self.label_dropout, self.times = label_dropout, times
-        self.order = Order(rows, seed=seed)
+        self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
         """Return the number of passes over the train rows before this step."""

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dithc.core.artifacts import atomic_write, outputs, replacing, sha256_file
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import logger, problem, progress
+from dithc.core.artifacts import atomic_replace, atomic_write, outputs, sha256_file
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.data import Rows, Tiles
 from dithc.latents.codecs import LARGEST_FP16, Codec
-from dithc.latents.views import NUM_VIEWS, view_of
+from dithc.latents.views import NUM_VIEWS, apply_view
 
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
 COLUMNS = ("labels.npy", "splits.npy")
 STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def encode_tiles(
@@ -51,7 +51,7 @@ def encode_tiles(
         UserError: There are no tiles, a latent is not finite or beyond fp16, or the disk is full. Finished shards stay.
     """
     if not tiles.count:
-        raise problem(
+        raise user_error(
             "the dataset has no tiles to encode",
             got="0 accepted tiles",
             expected="at least 1",
@@ -69,7 +69,7 @@ def encode_tiles(
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
         output.prune(maker.files())
     except OSError as error:
-        raise problem(
+        raise user_error(
             f"latents could not be written to {folder}",
             got=error,
             expected="a writable folder with free space; finished shards are kept",
@@ -128,10 +128,10 @@ class _Maker:
             return entry
         for stale in (self.folder / INDEX_FILE, sidecar):  # neither may describe bytes that are being replaced
             stale.unlink(missing_ok=True)
-        with replacing(path) as temporary:
+        with atomic_replace(path) as temporary:
             self._encode(temporary, rows, path=path, view=view, bar=bar)
         entry = _entry(path)
-        atomic_write(sidecar, seal({"entry": entry, "origin": origin}))
+        atomic_write(sidecar, dump_checksummed({"entry": entry, "origin": origin}))
         return entry
 
     def _encode(self, temporary: Path, rows: Rows, *, path: Path, view: int, bar: progress) -> None:
@@ -139,7 +139,7 @@ class _Maker:
         with temporary.open("wb") as file:
             for start in range(0, len(rows), self.batch):
                 chosen = rows[start : start + self.batch]
-                x = view_of(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
+                x = apply_view(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
                 mean, logvar = self.codec.encode(torch.from_numpy(np.ascontiguousarray(x)))  # (n, Z, h, w) each
                 # With numpy, because sharing this small sum among PyTorch's threads costs more than the sum.
                 parts = [part.numpy() for part in (mean, logvar) if part is not None]
@@ -161,7 +161,7 @@ class _Maker:
         columns: dict[str, npt.NDArray[Any]] = {"labels": self.tiles.labels.astype(np.int32), "splits": splits}
         for name, column in columns.items():
             path = self.folder / f"{name}.npy"
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with atomic_replace(path) as temporary, temporary.open("wb") as file:
                 np.save(file, column)
             entries[name] = _entry(path)
         return entries
@@ -188,7 +188,7 @@ def _entry(path: Path) -> dict[str, Any]:
 def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
     """Return the entry of a sidecar if its origin and the checksum of its file match."""
     try:
-        said = unseal(plain(sidecar).read_text())
+        said = load_checksummed(require_regular_file(sidecar).read_text())
         same = said["origin"] == origin and said["entry"] == _entry(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -203,7 +203,7 @@ def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
     bad = np.flatnonzero(~(largest < LARGEST_FP16))
     if len(bad):
         first = int(bad[0])
-        raise problem(
+        raise user_error(
             f"the latent of tile {rows[first]} for {path} cannot be stored",
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",

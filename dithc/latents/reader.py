@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest, sha256_file
-from dithc.core.integrity import parse
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import parse_json
+from dithc.core.logging import UserError, user_error
 from dithc.data import Rows, Tiles
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 
@@ -133,7 +133,7 @@ class Latents:
     def _index(self) -> dict[str, Any]:
         path = self.folder / INDEX_FILE
         try:
-            info: dict[str, Any] = parse(Manifest.whole(path).read_text())
+            info: dict[str, Any] = parse_json(Manifest.whole(path).read_text())
             version = info["schema_version"]
         except FileNotFoundError:
             raise self._damaged(INDEX_FILE, "no such file", "the index, which is written last of all") from None
@@ -145,7 +145,7 @@ class Latents:
 
     def _expect(self, what: str, got: object, expected: object) -> None:
         if expected is not None and got != expected:
-            raise problem(f"latents in {self.folder} are {what}", got=got, expected=expected, fix=FIX)
+            raise user_error(f"latents in {self.folder} are {what}", got=got, expected=expected, fix=FIX)
 
     def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         Manifest.whole(self.folder / f"{name}.npy")
@@ -165,7 +165,7 @@ class Latents:
         return array
 
     def _damaged(self, name: str, got: object, expected: str) -> UserError:
-        return problem(f"{self.folder / name} cannot be used", got=got, expected=expected, fix=FIX)
+        return user_error(f"{self.folder / name} cannot be used", got=got, expected=expected, fix=FIX)
 
     @property
     def _classes(self) -> str:

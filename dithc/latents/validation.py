@@ -13,7 +13,7 @@ HELD_OUT_STREAM = 3
 MOST_TILES = 256
 
 
-class HeldOut:
+class ValidationLatents:
     """Up to 256 tiles of the validation split, evenly spaced; `rows` are their int64 row numbers in the latents.
 
     (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`.

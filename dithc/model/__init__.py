@@ -1,7 +1,7 @@
 """The Diffusion Transformer (DiT) of Peebles & Xie (2023), with original or modern blocks, as single-process code.
 
 `DiT` maps `model(x, t, y)` to the noise, with its variance if sigma is learned. `DiTConfig` and `PRESETS` describe it,
-and `flops_per_image` counts its operations. `official_state` and `adapt` fit a checkpoint to another task, and
+and `flops_per_image` counts its operations. `official_state_dict` and `adapt_state_dict` fit a checkpoint to another task, and
 `diffusers_keys` renames weights for diffusers.
 
 Invariants:
@@ -18,9 +18,18 @@ Extending: a new size is an entry of `training.SIZES`. A new field of `DiTConfig
 """
 
 from dithc.model import diffusers_keys
-from dithc.model.checkpoint_adapter import adapt, official_state
+from dithc.model.checkpoint_adapter import adapt_state_dict, official_state_dict
 from dithc.model.dit import DiT
 from dithc.model.flops import Flops, flops_per_image
 from dithc.model.presets import PRESETS, DiTConfig
 
-__all__ = ["PRESETS", "DiT", "DiTConfig", "Flops", "adapt", "diffusers_keys", "flops_per_image", "official_state"]
+__all__ = [
+    "PRESETS",
+    "DiT",
+    "DiTConfig",
+    "Flops",
+    "adapt_state_dict",
+    "diffusers_keys",
+    "flops_per_image",
+    "official_state_dict",
+]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.core.weights import unwrapped
 from dithc.model.dit import DiT
 from dithc.model.presets import DiTConfig
@@ -37,7 +37,9 @@ class _Found(NamedTuple):
     has_null: bool
 
 
-def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None) -> tuple[State, list[str]]:
+def adapt_state_dict(
+    state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None
+) -> tuple[State, list[str]]:
     """Fit the weights of a checkpoint to `model`; modifies neither.
 
     Args:
@@ -65,7 +67,7 @@ def adapt(state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None =
     return result, changes
 
 
-def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
+def official_state_dict(checkpoint: object, *, weights: Literal["ema", "model"] = "ema") -> State:
     """Return the weights in a DiT checkpoint: the entry `weights` of a training dictionary, or the state of a release.
 
     Returns tensors by name, without the prefixes of wrappers such as DistributedDataParallel and torch.compile. Raises
@@ -74,15 +76,15 @@ def official_state(checkpoint: object, *, weights: Literal["ema", "model"] = "em
     expected = f"a mapping with the key {weights!r}, or a mapping of parameter names to tensors"
     fix = "pass the weights file of a DiT, or select the other set of weights"
     if not isinstance(checkpoint, Mapping):
-        raise problem("checkpoint", got=type(checkpoint).__name__, expected=expected, fix=fix)
+        raise user_error("checkpoint", got=type(checkpoint).__name__, expected=expected, fix=fix)
     nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
     if nested and weights not in nested:
-        raise problem("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, fix=fix)
+        raise user_error("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, fix=fix)
     found = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
     state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not state or len(state) != len(found):
         others = [str(key) for key in found if not isinstance(found[key], Tensor)]
-        raise problem("checkpoint", got=f"not tensors: {some(others)}", expected=expected, fix=fix)
+        raise user_error("checkpoint", got=f"not tensors: {some(others)}", expected=expected, fix=fix)
     return state
 
 
@@ -179,7 +181,7 @@ def _matched(kept: int, had: int, now: int) -> str:
 
 def _misfit(what: str, *, got: object, expected: object) -> UserError:
     fix = "use the preset and overrides of the checkpoint"
-    return problem(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
+    return user_error(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
 
 
 def refuse_other_names(state: Iterable[str], known: Iterable[str], *, of: str, fix: str) -> None:
@@ -187,7 +189,7 @@ def refuse_other_names(state: Iterable[str], known: Iterable[str], *, of: str, f
     missing, unknown = sorted(expected - found), sorted(found - expected)
     if missing or unknown:
         got = f"missing: {some(missing)}; unknown: {some(unknown)}"
-        raise problem("names of the weights", got=got, expected=f"the {len(expected)} names of {of}", fix=fix)
+        raise user_error("names of the weights", got=got, expected=f"the {len(expected)} names of {of}", fix=fix)
 
 
 def some(names: list[str], limit: int = 6) -> str:

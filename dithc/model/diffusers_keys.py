@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.model.checkpoint_adapter import State, refuse_other_names
 from dithc.model.embeddings import position_embedding
 from dithc.model.presets import DiTConfig
@@ -174,15 +174,15 @@ def _refuse_different(copies: State) -> None:
         if not torch.equal(value, other):
             expected = "the same timestep and label embedders in every block: a DiT has one of each"
             fix = f"start from weights of the official network; weights trained as {CLASS} cannot be converted"
-            raise problem("embedders of the blocks differ", got=f"{name} is not {first}", expected=expected, fix=fix)
+            raise user_error("embedders of the blocks differ", got=f"{name} is not {first}", expected=expected, fix=fix)
 
 
 def _cannot_hold(
     what: str, *, got: object, expected: object, fix: str = "export it as safetensors or official"
 ) -> UserError:
-    return problem(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, fix=fix)
+    return user_error(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, fix=fix)
 
 
 def _cannot_import(key: str, *, got: object, expected: object) -> UserError:
     fix = f"pass the folder of a {CLASS}: the subfolder `transformer` of a pipeline"
-    return problem(f"{key} in config.json of the weights", got=got, expected=expected, fix=fix)
+    return user_error(f"{key} in config.json of the weights", got=got, expected=expected, fix=fix)

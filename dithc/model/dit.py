@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import hcops
 from dithc.model.blocks import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.embeddings import (
@@ -20,7 +20,7 @@ from dithc.model.embeddings import (
     position_embedding,
     rotary_tables,
 )
-from dithc.model.fused_blocks import Chain, in_one_call, in_one_pass
+from dithc.model.fused_blocks import BlockChain, in_one_call, in_one_pass
 from dithc.model.presets import DiTConfig, preset
 
 EMBEDDING_STD = 0.02
@@ -47,9 +47,9 @@ class DiT(nn.Module):
         """Build a size of the paper, such as "DiT-S/2", with fields of `DiTConfig` overridden by name; see `preset`."""
         return cls(preset(name, overrides))
 
-    def chain(self, *, to_patches: bool = False) -> Chain:
-        """Return all blocks, and `to_patches` the last layer, as one callable without autograd; see `Chain`."""
-        return Chain(self.blocks, last=self.final_layer if to_patches else None)
+    def chain(self, *, to_patches: bool = False) -> BlockChain:
+        """Return all blocks, and `to_patches` the last layer, as one callable without autograd; see `BlockChain`."""
+        return BlockChain(self.blocks, last=self.final_layer if to_patches else None)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Predict the noise, followed by the raw interpolation of its log variance if sigma is learned.
@@ -65,7 +65,7 @@ class DiT(nn.Module):
         if x.dim() != 4 or tuple(x.shape[1:]) != (self.config.in_channels, *self.config.size):
             expected = ("N", self.config.in_channels, *self.config.size)
             fix = "build the model with these in_channels and input_size, or cut the input to fit"
-            raise problem("shape of the model input", got=tuple(x.shape), expected=expected, fix=fix)
+            raise user_error("shape of the model input", got=tuple(x.shape), expected=expected, fix=fix)
         tokens = self.x_embedder(x) + self.pos_embed  # (N, T, D)
         c = self.t_embedder(t) + self.y_embedder(y)  # (N, D)
         for block in self.blocks:

@@ -35,22 +35,22 @@ def in_one_call(forward: Forward) -> Forward:
 
 
 def in_one_pass(forward: Forward) -> Forward:
-    """Mark a final layer's forward pass as equal to `fused.last`, so that a `Chain` may include it in its call."""
+    """Mark a final layer's forward pass as equal to `fused.last`, so that a `BlockChain` may include it in its call."""
     forward.in_one_pass = True  # type: ignore[attr-defined]
     return forward
 
 
-def _kind_of(block: Any) -> fused.Kind:
+def _kind_of(block: Any) -> fused.BlockVariant:
     cos, sin = block.attn.rotary
     rms, swiglu = block.kind.norm == "rms", block.kind.mlp == "swiglu"
-    return fused.Kind(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
+    return fused.BlockVariant(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
 
 
 MOST_FLOP = 2e11  # limit of one call: a second or two on one core, during which it cannot be interrupted
 MOST_PROGRAMS = 4  # each holds the memory of a pass
 
 
-class Chain:
+class BlockChain:
     """Consecutive blocks, `(x (N, T, D), c (N, D)) -> (N, T, D)`, and with the final layer patches (N, T, F).
 
     No gradients. Results equal those of separate module calls bit for bit. If the C kernels support all blocks, a short
@@ -60,11 +60,11 @@ class Chain:
     """
 
     def __init__(
-        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "Chain | None" = None
+        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "BlockChain | None" = None
     ) -> None:
         self._blocks: list[Any] = list(blocks)
         self._last = last
-        self._packs: program.Packs = program.Packs() if of is None else of._packs
+        self._packs: program.PackedWeights = program.PackedWeights() if of is None else of._packs
         self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
         self._weights = [
             (module._parameters, name)
@@ -77,7 +77,7 @@ class Chain:
         self._attentions = [block.attn for block in self._blocks]
         self._state: tuple[tuple[int, int | None], ...] | None = None  # address and version of each weight
         self._programs: dict[Hashable, program.Program] = {}
-        self._parts: dict[tuple[int, int], Chain] = {}
+        self._parts: dict[tuple[int, int], BlockChain] = {}
 
     def _weighted(self) -> Iterator[nn.Module]:
         yield from self._blocks
@@ -87,12 +87,12 @@ class Chain:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __getitem__(self, part: slice) -> "Chain":
+    def __getitem__(self, part: slice) -> "BlockChain":
         """Return a slice of the blocks as a cached chain with separate programs."""
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
             last = self._last if stop == len(self) else None
-            self._parts[first, stop] = Chain(self._blocks[first:stop], last=last, of=self)
+            self._parts[first, stop] = BlockChain(self._blocks[first:stop], last=last, of=self)
         return self._parts[first, stop]
 
     @torch.no_grad()
@@ -118,7 +118,7 @@ class Chain:
     def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
         weights: list[Any] = [parameters[name] for parameters, name in self._weights]
         tables = [table for one in self._attentions for table in one.rotary if table is not None]
-        state = tuple((weight.data_ptr(), program.version_of(weight)) for weight in weights)
+        state = tuple((weight.data_ptr(), program.tensor_version(weight)) for weight in weights)
         if self._state not in (None, state):
             self._programs.clear()
             self._packs.drop({address for address, _ in self._state})
@@ -148,7 +148,7 @@ def _weights_seen(block: Any) -> fused.BlockWeights | None:
     return _weights_of(block)
 
 
-def _weights_of_last(layer: Any) -> fused.LastWeights | None:
+def _weights_of_last(layer: Any) -> fused.FinalLayerWeights | None:
     """Return the weights of the final layer under the conditions of `_weights_seen`."""
     is_seen = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
     if is_seen or not hasattr(type(layer).forward, "in_one_pass"):
@@ -156,7 +156,7 @@ def _weights_of_last(layer: Any) -> fused.LastWeights | None:
     if not _is_condition(layer.adaLN_modulation) or not fused.is_plain(layer.linear, Linear):
         return None
     layers = (layer.adaLN_modulation[1], layer.linear)
-    return fused.LastWeights(*(value for one in layers for value in (one.weight, one.bias)))
+    return fused.FinalLayerWeights(*(value for one in layers for value in (one.weight, one.bias)))
 
 
 def _is_condition(layers: nn.Sequential) -> bool:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from dithc.config import training
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class DiTConfig:
 
 
 def _wrong(name: str, *, got: object, expected: str) -> UserError:
-    return problem(f"model setting {name}", got=got, expected=expected, fix=f"correct {name}")
+    return user_error(f"model setting {name}", got=got, expected=expected, fix=f"correct {name}")
 
 
 PRESETS: Mapping[str, DiTConfig] = MappingProxyType(
@@ -136,10 +136,10 @@ def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
     """Return the preset `name` with overridden fields; UserError for unknown names or inconsistent values."""
     if name not in PRESETS:
         fix = "name a preset and override its fields"
-        raise problem("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), fix=fix)
+        raise user_error("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), fix=fix)
     known = [field.name for field in fields(DiTConfig)]
     unknown = [key for key in overrides if key not in known]
     if unknown:
         what = f"unknown override of preset {name}"
-        raise problem(what, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
+        raise user_error(what, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
     return replace(PRESETS[name], **overrides)

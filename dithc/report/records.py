@@ -296,7 +296,7 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ReportRecords:
     """All content of the report on an experiment.
 
     Attributes:

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.integrity import seal
-from dithc.core.logging import logger
+from dithc.core.integrity import dump_checksummed
+from dithc.core.logging import get_logger
 from dithc.report.assessment import last_scored
-from dithc.report.collect import collect, gather, smooth
+from dithc.report.collect import collect_records, gather_manifests, smooth
 from dithc.report.figures import FIGURES, canvas, samples, spectra, standalone
-from dithc.report.galleries import FALSE_COLOURS, galleries, measure_spectra, strips
-from dithc.report.html import Pictures, Shown, alt_text, render
-from dithc.report.records import Curve, DatasetFacts, Facts
+from dithc.report.galleries import FALSE_COLOURS, galleries, measure_spectra, preview_rows
+from dithc.report.html import DatasetFigure, PageImages, alt_text, render
+from dithc.report.records import Curve, DatasetFacts, ReportRecords
 
 NOT_INLINED = "samples"  # the page has larger mosaics of each dataset
 CURVE_POINTS = 200
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def write_report(
-    experiment: Experiment,
+    experiment: ExperimentConfig,
     manifests: Iterable[Path],
     *,
     out: Path,
@@ -33,7 +33,7 @@ def write_report(
     scaling: Iterable[Path] = (),
     machine: Iterable[str] = (),
     config: Path | None = None,
-) -> Facts:
+) -> ReportRecords:
     """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the facts.
 
     Args:
@@ -45,8 +45,8 @@ def write_report(
     Raises:
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
-    results = gather(experiment, manifests)
-    facts = collect(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
+    results = gather_manifests(experiment, manifests)
+    facts = collect_records(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
     for text in facts.warnings:
         log.warning(text)
     drawn = {name: draw(facts) for name, draw in FIGURES.items()}
@@ -57,25 +57,25 @@ def write_report(
     for path, content in contents.items():
         outputs.write(path, content, of=out)
     files = Manifest.entries(out.parent, contents)
-    outputs.write(out.with_suffix(".json"), seal({**numbers(facts), "files": files}), of=out)
+    outputs.write(out.with_suffix(".json"), dump_checksummed({**numbers(facts), "files": files}), of=out)
     return facts
 
 
-def _pictures(facts: Facts, figures: dict[str, bytes]) -> Pictures:
+def _pictures(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
     """Return the figures of the experiment and of each dataset."""
     scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
     primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: scored[run.name] for run in facts.last_runs}
-    return Pictures(
+    return PageImages(
         figures=figures | {one.name: png for shown in drawn.values() for one, png in shown},
         galleries={name: galleries(facts, name, primary.get(name)) for name in drawn},
         drawn={name: [one for one, _ in shown] for name, shown in drawn.items()},
-        strips={name: found for name, item in firsts.items() if item and (found := strips(facts, item))},
+        strips={name: found for name, item in firsts.items() if item and (found := preview_rows(facts, item))},
     )
 
 
-def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
+def _composites(facts: ReportRecords, pictures: PageImages) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
     """Yield titled false-color images of each dataset."""
     for dataset in facts.datasets:
         for gallery in pictures.galleries[dataset.name]:
@@ -84,24 +84,26 @@ def _composites(facts: Facts, pictures: Pictures) -> Iterator[list[tuple[NDArray
                 yield [(canvas.of_webp(one.webp), f"{dataset.title}. {one.title}", one.caption) for one in shown]
 
 
-def _drawn(facts: Facts, dataset: DatasetFacts) -> Iterator[tuple[Shown, bytes]]:
+def _drawn(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tuple[DatasetFigure, bytes]]:
     """Yield figures of a dataset: spectra and tile map."""
     if measured := measure_spectra(facts, dataset.name):
         text = alt_text.spectra(dataset, measured)
         count = measured.sides[0].count
         caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
-        shown = Shown(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
+        shown = DatasetFigure(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
         yield shown, spectra.draw_spectra(measured)
     if dataset.tiles_folder is not None:
         caption = (
             "Tiles by split: locations over cells of the split, values of each band, examples of each fate with masks"
         )
         text = alt_text.tiles(dataset)
-        shown = Shown(name=f"tiles {dataset.name}", title="Accepted and rejected tiles", text=text, caption=caption)
+        shown = DatasetFigure(
+            name=f"tiles {dataset.name}", title="Accepted and rejected tiles", text=text, caption=caption
+        )
         yield shown, standalone.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
 
 
-def numbers(facts: Facts) -> dict[str, Any]:
+def numbers(facts: ReportRecords) -> dict[str, Any]:
     """Return the facts as JSON values; curves are thinned to 200 smoothed points."""
     thin = replace(
         facts,

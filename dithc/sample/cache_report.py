@@ -10,19 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from dithc.config import training
-from dithc.sample.parallel import Team
+from dithc.sample.parallel import SamplingGroup
 
 KEY = "cache"  # key of a shard's sidecar
 
 
-def of_shard(tally: Tensor, team: Team) -> dict[str, Any]:
+def of_shard(tally: Tensor, team: SamplingGroup) -> dict[str, Any]:
     """Return a shard's sidecar entries from this rank's tally (4) (`parallel.cache.Cached`); collective over the shard's team."""
     made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # integers below 2^24 are exact in fp32
     saved = seconds * (whole - made) / made - beside if made else 0.0
     return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}
 
 
-def numbers(chosen: training.Evaluation, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def numbers(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the manifest's values of a cache or of pipefusion from the sidecars of all shards; empty without one."""
     if (staged := chosen.pipefusion) is not None:
         return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}

@@ -9,7 +9,7 @@ from dithc.config import codecs, training
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SamplingJob:
     """Images of one evaluation.
 
     Attributes:
@@ -25,12 +25,12 @@ class Job:
         snapshots: Steps of the checkpoints combined into `evaluation.ema`; empty without a requested length.
         out: Manifest to write; shards are in the same folder.
         parallel_vae: Whether all ranks that share an image decode it together (see
-        `dithc.sample.parallel.parallel_decoder.Decoding`). degrees: Given degrees of the division of a shard among ranks (see
-        `dithc.sample.parallel.Degrees`).
+        `dithc.sample.parallel.parallel_decoder.ParallelDecoder`). degrees: Given degrees of the division of a shard among ranks
+        (see `dithc.sample.parallel.ParallelDegrees`).
     """
 
     name: str
-    evaluation: training.Evaluation
+    evaluation: training.EvaluationConfig
     spec: dict[str, Any]
     checkpoint: Path | None
     latents: Path | None

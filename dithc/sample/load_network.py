@@ -6,17 +6,17 @@ from typing import Any
 import torch
 
 from dithc.config import training
-from dithc.core.artifacts import Store
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.tensor_files import read_tensors
 from dithc.model import DiT, DiTConfig
-from dithc.sample.job import Job
+from dithc.sample.job import SamplingJob
 from dithc.sample.posthoc_ema import average_of
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
+def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
     """Return the network of an evaluation and the metadata of its checkpoint.
 
     `final` is the step of the run's manifest, `start` step 0 of the same training run (for fine-tuning: the adapted
@@ -25,10 +25,10 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     """
     evaluation = job.evaluation
     assert job.checkpoint is not None
-    store, last = Store.of_run(job.checkpoint)
+    store, last = CheckpointStore.of_run(job.checkpoint)
     step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
     if isinstance(evaluation.at, int) and step != last and step not in store.steps():
-        raise problem(
+        raise user_error(
             f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"a checkpoint of step {step}",
@@ -50,7 +50,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
         try:
             model.load_state_dict(read_tensors(path) if averaged is None else averaged)
         except (UserError, RuntimeError) as error:
-            raise problem(
+            raise user_error(
                 f"weights {path} do not fit the model in their checkpoint.json",
                 got=error,
                 expected="the weights written together with checkpoint.json",
@@ -60,7 +60,7 @@ def load_network(job: Job) -> tuple[DiT, dict[str, Any]]:
     return model.eval(), meta
 
 
-def load_guide(job: Job) -> DiT | None:
+def load_guide(job: SamplingJob) -> DiT | None:
     """Return the network that guidance moves away from, if it differs from the sampled network."""
     guide = job.evaluation.guide
     if guide is None:
@@ -69,7 +69,7 @@ def load_guide(job: Job) -> DiT | None:
     return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide, "ema": None})))[0]
 
 
-def describe(evaluation: training.Evaluation, *, step: int) -> str:
+def describe(evaluation: training.EvaluationConfig, *, step: int) -> str:
     if evaluation.at == "codec":
         return "reconstructions of real tiles"
     if evaluation.at == "untrained":

@@ -5,26 +5,26 @@ from dataclasses import replace
 
 import torch
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
-from dithc.engine.hardware import discover
-from dithc.sample.generate import Images, Reconstructions
-from dithc.sample.job import Job
-from dithc.sample.parallel import Work, planner
+from dithc.engine.hardware import discover_machine
+from dithc.sample.generate import CodecReconstructions, ImageGenerator
+from dithc.sample.job import SamplingJob
+from dithc.sample.parallel import SamplingWork, planner
 from dithc.sample.shards import SHARD_IMAGES
 
 DECODED = 16  # side of the latent crop that is decoded to measure the decoding rate
 
 
 def chosen_degrees(
-    images: Images | Reconstructions,
+    images: ImageGenerator | CodecReconstructions,
     shards: Sequence[int],
     *,
-    job: Job,
+    job: SamplingJob,
     group: Group,
     layout: tuple[int, int] | None = None,
-) -> planner.Chosen:
+) -> planner.PlanResult:
     """Return all valid degrees by predicted seconds, equal on all ranks; a collective call that measures rates.
 
     `shards` are the numbers of images to draw. `layout` (nodes, ranks per node) describes other ranks, with the links
@@ -34,27 +34,27 @@ def chosen_degrees(
     work = work_of(images, shards, job=job)
     is_even = len({len(ranks) for ranks in nodes}) == 1
     ranks, ranks_a_node = group.size, len(nodes[0]) if is_even else 1
-    rates = planner.Rates(flops=1.0, inside=None, between=None, copying=1.0)
+    rates = planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0)
     if layout is not None or (group.size > 1 and shards):
         rates = _rates(images, work, group, nodes if is_even else [[rank] for rank in range(group.size)])
     if layout is not None:
         ranks, ranks_a_node = layout[0] * layout[1], layout[1]
         rates = _elsewhere(rates, ranks_a_node)
     fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
-    costs = planner.Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
-    chosen = planner.choose(costs, fixed=fixed)
+    costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+    chosen = planner.rank_degrees(costs, fixed=fixed)
     # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
-    sent: planner.Chosen = group.broadcast_object(chosen if group.rank == 0 else None)
+    sent: planner.PlanResult = group.broadcast_object(chosen if group.rank == 0 else None)
     return sent
 
 
-def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job) -> Work:
-    if not isinstance(images, Images):
-        return Work(shards=shards)
+def work_of(images: ImageGenerator | CodecReconstructions, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
+    if not isinstance(images, ImageGenerator):
+        return SamplingWork(shards=shards)
     branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion
     calls = images.changed(guidance=1.0).network_evaluations()
     both = images.network_evaluations() - calls if branches == 2 else calls
-    return Work.of(
+    return SamplingWork.of(
         images.model.config,
         shards=shards,
         branches=branches,
@@ -70,14 +70,14 @@ def work_of(images: Images | Reconstructions, shards: Sequence[int], *, job: Job
     )
 
 
-def _stages(job: Job, *, ranks: int) -> dict[str, int]:
+def _stages(job: SamplingJob, *, ranks: int) -> dict[str, int]:
     """Return the degree of an evaluation's stages, if configured; raise UserError with fewer ranks."""
     staged = job.evaluation.pipefusion
     if staged is None:
         return {}
     stages = staged.pipefusion_parallel_degree
     if stages > ranks:
-        raise problem(
+        raise user_error(
             f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
             got=f"{stages} stages on {ranks} rank(s)",
             expected="a rank for each stage",
@@ -97,9 +97,11 @@ def _nodes(group: Group) -> list[list[int]]:
     return list(found.values()) if follow else [[rank] for rank in range(group.size)]
 
 
-def _rates(images: Images | Reconstructions, work: Work, group: Group, nodes: Sequence[Sequence[int]]) -> planner.Rates:
-    if not isinstance(images, Images):  # only tiles are distributed, so no rates are needed
-        return planner.Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+def _rates(
+    images: ImageGenerator | CodecReconstructions, work: SamplingWork, group: Group, nodes: Sequence[Sequence[int]]
+) -> planner.MachineRates:
+    if not isinstance(images, ImageGenerator):  # only tiles are distributed, so no rates are needed
+        return planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     z, h, w = images.shape
     part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
 
@@ -108,14 +110,14 @@ def _rates(images: Images | Reconstructions, work: Work, group: Group, nodes: Se
             images.codec.decode(part)
         return h * w / (part.shape[2] * part.shape[3])
 
-    return planner.measured(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
+    return planner.measure_rates(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
 
 
-def _elsewhere(rates: planner.Rates, ranks_a_node: int) -> planner.Rates:
+def _elsewhere(rates: planner.MachineRates, ranks_a_node: int) -> planner.MachineRates:
     """Return measured rates with the links of the machine's description, if available."""
-    machine = discover()
+    machine = discover_machine()
     if machine.network is None:
         return rates
-    known = planner.described(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
+    known = planner.rates_from_description(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
     source = f"{rates.source}, links {known.source}"
     return replace(rates, inside=known.inside, between=known.between, meeting=known.meeting, source=source)

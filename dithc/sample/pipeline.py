@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.artifacts import Manifest, digest, outputs, sha256_file
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.data import Tiles, write_png
 from dithc.diffusion import Objective
 from dithc.engine.comm import Group
@@ -20,13 +20,13 @@ from dithc.engine.numa import available_bytes
 from dithc.engine.scheduler import deadline
 from dithc.latents import Codec, Latents, open_codec
 from dithc.sample import cache_report
-from dithc.sample.generate import Images, Reconstructions
-from dithc.sample.job import Job
+from dithc.sample.generate import CodecReconstructions, ImageGenerator
+from dithc.sample.job import SamplingJob
 from dithc.sample.load_network import describe, load_guide, load_network
-from dithc.sample.parallel import Team, groups_of
+from dithc.sample.parallel import SamplingGroup, rank_groups
 from dithc.sample.parallel_plan import chosen_degrees
 from dithc.sample.scene_shards import check_memory, check_room, free_bytes, picture, write_scene
-from dithc.sample.shards import SHARD_IMAGES, Shards, batches, grid
+from dithc.sample.shards import SHARD_IMAGES, ImageShards, batches, grid
 
 NOT_IN_IDENTITY = {"images"}  # image i does not depend on the number of images
 # Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
@@ -34,10 +34,10 @@ MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
 SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
 GRID_FILE = "grid.png"
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def sample(job: Job, group: Group) -> dict[str, Any] | None:
+def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
     """Draw the missing images of an evaluation and write the manifest; all ranks, placed on their cores, share the shards.
 
     Returns the values of the manifest. If the job ends earlier, sampling stops between two shards, keeps every finished
@@ -57,12 +57,12 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
     if is_codec:
         decided["codec"] = meta["codec"]
-    elif isinstance(sampler, training.InstalledSampler) and sampler.files:
+    elif isinstance(sampler, training.PluginSampler) and sampler.files:
         decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
     identity = digest(decided)
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
-    shards = Shards(folder=job.out.parent, total=images.count, identity=identity, each=each)
+    shards = ImageShards(folder=job.out.parent, total=images.count, identity=identity, each=each)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     if scenes is not None and missing:
         _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
@@ -96,31 +96,31 @@ def sample(job: Job, group: Group) -> dict[str, Any] | None:
     return numbers
 
 
-def inputs_of(job: Job) -> dict[str, str]:
+def inputs_of(job: SamplingJob) -> dict[str, str]:
     """Return the digest of each input manifest, by path."""
     stages = ((job.checkpoint, "train"), (job.latents, "latents"), (job.tiles, "tiles"), (job.codec, "codec"))
     return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages if path is not None}
 
 
-def _open_codec(job: Job) -> tuple[Reconstructions, dict[str, Any]]:
+def _open_codec(job: SamplingJob) -> tuple[CodecReconstructions, dict[str, Any]]:
     tiles, codec = _tiles_and_codec(job)
     meta = {"step": None, "codec": codec.id, "stretch": digest(tiles.info["display"])}
-    return Reconstructions(codec, tiles, evaluation=job.evaluation), meta
+    return CodecReconstructions(codec, tiles, evaluation=job.evaluation), meta
 
 
-def _tiles_and_codec(job: Job) -> tuple[Tiles, Codec]:
+def _tiles_and_codec(job: SamplingJob) -> tuple[Tiles, Codec]:
     tiles = Tiles(job.tiles.parent)
     return tiles, open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
 
 
-def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]:
+def open_images(job: SamplingJob, *, tiles_digest: str) -> tuple[ImageGenerator, dict[str, Any]]:
     """Return the network, the codec and the classes, checked for consistency."""
     guide = load_guide(job)
     model, meta = load_network(job)
     assert job.latents is not None
     tiles, codec = _tiles_and_codec(job)
     if codec.id != meta["codec"]:
-        raise problem(
+        raise user_error(
             f"codec of evaluation {job.name} differs from the codec of the training run",
             got=codec.id,
             expected=meta["codec"],
@@ -128,15 +128,15 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
         )
     latents = Latents(job.latents.parent, codec_id=codec.id, tiles_digest=tiles_digest)
     if latents.num_classes != meta["num_classes"]:
-        raise problem(
+        raise user_error(
             f"latents {job.latents} differ from those of the training run",
             got=f"{latents.num_classes} classes",
             expected=f"{meta['num_classes']} classes",
             fix="pass the latents of the run's dataset",
         )
     classes = np.unique(latents.labels[latents.rows("train")]).astype(np.int64)
-    objective = Objective.of(training.Objective(**meta["objective"]))
-    images = Images(
+    objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
+    images = ImageGenerator(
         model,
         codec,
         evaluation=job.evaluation,
@@ -152,12 +152,12 @@ def open_images(job: Job, *, tiles_digest: str) -> tuple[Images, dict[str, Any]]
     return images, meta | {"network_evaluations": evaluations, "stretch": stretch, "bands": codec.in_bands}
 
 
-def _scenes(images: Images | Reconstructions) -> Images | None:
+def _scenes(images: ImageGenerator | CodecReconstructions) -> ImageGenerator | None:
     """Return the images if they are scenes: drawn one by one in windows, and written by rows."""
-    return images if isinstance(images, Images) and images.grid is not None else None
+    return images if isinstance(images, ImageGenerator) and images.grid is not None else None
 
 
-def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: int, group: Group) -> None:
+def _check_scenes(images: ImageGenerator, shards: ImageShards, missing: list[int], *, bands: int, group: Group) -> None:
     """Raise UserError on all ranks if scenes exceed memory or disk, before sampling starts."""
     available = available_bytes()
     each = group.gather_objects(None if available is None else available // group.local_size)
@@ -167,7 +167,7 @@ def _check_scenes(images: Images, shards: Shards, missing: list[int], *, bands: 
     check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
 
 
-def _missing(shards: Shards) -> list[int]:
+def _missing(shards: ImageShards) -> list[int]:
     """Return the missing shards; log the reason if an existing shard is invalid."""
     missing = []
     for shard in range(shards.count):
@@ -179,7 +179,14 @@ def _missing(shards: Shards) -> list[int]:
     return missing
 
 
-def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], *, job: Job, group: Group) -> bool:
+def _make(
+    images: ImageGenerator | CodecReconstructions,
+    shards: ImageShards,
+    missing: list[int],
+    *,
+    job: SamplingJob,
+    group: Group,
+) -> bool:
     """Draw shards, each by a group of ranks; return False if the walltime is too short for a further shard.
 
     The first shard always starts, so that a repeatedly restarted job makes progress.
@@ -188,8 +195,8 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
     with group.meeting():
         chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
         degrees = chosen.best.degrees
-        groups = groups_of(degrees, ranks=group.size)
-        images.team = team = Team.of(group, degrees, groups)
+        groups = rank_groups(degrees, ranks=group.size)
+        images.team = team = SamplingGroup.of(group, degrees, groups)
     if group.rank == 0:
         output = outputs.OutputFolder.of(job.out)
         output.claim(stage="sample", name=job.name)
@@ -224,7 +231,13 @@ def _make(images: Images | Reconstructions, shards: Shards, missing: list[int], 
 
 
 def _write(
-    images: Images | Reconstructions, shards: Shards, shard: int, parts: list[Tensor], *, team: Team, begun: float
+    images: ImageGenerator | CodecReconstructions,
+    shards: ImageShards,
+    shard: int,
+    parts: list[Tensor],
+    *,
+    team: SamplingGroup,
+    begun: float,
 ) -> None:
     """Collect a shard on the first rank of its group, which writes it."""
     scenes = _scenes(images)
@@ -233,7 +246,7 @@ def _write(
         write_scene(shards, shard, scenes, latent, begun=begun)
         return
     more = {}
-    if isinstance(images, Images) and images.evaluation.cache is not None:
+    if isinstance(images, ImageGenerator) and images.evaluation.cache is not None:
         more = cache_report.of_shard(images.tally, team)
         images.tally.zero_()
     decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
@@ -255,7 +268,7 @@ def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
     return report
 
 
-def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]:
+def _way(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
     kept = (
         "weights",
         "sampler",
@@ -275,7 +288,7 @@ def _way(chosen: training.Evaluation, *, meta: dict[str, Any]) -> dict[str, Any]
     return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
 
 
-def _numbers(job: Job, shards: Shards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
+def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
     chosen = job.evaluation
     sidecars = [shards.read_sidecar(shard) for shard in range(shards.count)]
     seconds = sum(float(sidecar["seconds"]) for sidecar in sidecars)

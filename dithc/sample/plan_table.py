@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.comm import Group
-from dithc.sample.job import Job
+from dithc.sample.job import SamplingJob
 from dithc.sample.parallel import planner
 from dithc.sample.parallel_plan import chosen_degrees
 from dithc.sample.pipeline import inputs_of, open_images
-from dithc.sample.shards import Shards
+from dithc.sample.shards import ImageShards
 
 
-def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = None) -> str:
+def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | None = None) -> str:
     """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks. No images are drawn.
 
     The call is collective, because it measures rates. `layout` (nodes, ranks per node) describes other ranks, with the
@@ -19,7 +19,7 @@ def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = No
     and notes it. Raises UserError as `sample` does, and for a codec-only evaluation.
     """
     if job.evaluation.at == "codec":
-        raise problem(
+        raise user_error(
             f"--degrees does not apply to evaluation {job.name}",
             got="a codec-only evaluation",
             expected="an evaluation with a network",
@@ -28,7 +28,7 @@ def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = No
     if layout is None and group.size == 1:
         layout = (1, 1)
     images, _ = open_images(job, tiles_digest=inputs_of(job)[str(job.tiles)])
-    shards = Shards(folder=job.out.parent, total=images.count, identity="")
+    shards = ImageShards(folder=job.out.parent, total=images.count, identity="")
     sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
     chosen = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
     work, rates = chosen.costs.work, chosen.costs.rates
@@ -45,7 +45,7 @@ def degrees_table(job: Job, group: Group, *, layout: tuple[int, int] | None = No
     return "\n".join([head, *_missing(rates, layout), chosen.table()])
 
 
-def _missing(rates: planner.Rates, layout: tuple[int, int] | None) -> Iterator[str]:
+def _missing(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:
     """Yield notes about other ranks with unknown links."""
     nodes, ranks_a_node = layout or (1, 1)
     unknown = [

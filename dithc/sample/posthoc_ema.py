@@ -10,17 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.core.artifacts import Store
-from dithc.core.logging import logger, problem
-from dithc.core.posthoc_ema import Profile, combine
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import get_logger, user_error
+from dithc.core.posthoc_ema import PowerFunctionProfile, combine_profiles
 from dithc.core.tensor_files import read_tensors
 
 NEGLIGIBLE = 2.0**-24  # smaller shares do not change any fp32 weight
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def average_of(
-    store: Store, checkpoint: Store.Checkpoint, *, length: float, snapshots: Sequence[int], manifest: Path
+    store: CheckpointStore,
+    checkpoint: CheckpointStore.Checkpoint,
+    *,
+    length: float,
+    snapshots: Sequence[int],
+    manifest: Path,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
@@ -30,7 +35,7 @@ def average_of(
     """
     lengths = checkpoint.meta["ema"].get("lengths")
     if not lengths:
-        raise problem(
+        raise user_error(
             f"average of length {length} is not available in {store.folder}",
             got="checkpoints without averages of several lengths",
             expected="two averages per checkpoint, as specified by `ema.lengths` of the run",
@@ -39,20 +44,20 @@ def average_of(
     step = checkpoint.step
     steps = sorted({step, *(one for one in snapshots if one <= step)})
     if missing := sorted(set(steps) - set(store.steps())):
-        raise problem(
+        raise user_error(
             f"average of length {length} at step {step}: {len(missing)} of {len(steps)} checkpoints are missing",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
             fix="restore the `keep_every` of the training run, omit `ema` in the evaluation, or "
             f"delete {manifest} and that folder to train again",
         )
-    stored = [Profile(one, each) for one in steps for each in lengths]
-    found = combine(Profile(step, length), stored)
+    stored = [PowerFunctionProfile(one, each) for one in steps for each in lengths]
+    found = combine_profiles(PowerFunctionProfile(step, length), stored)
     sums: dict[str, Tensor] = {}
     for profile, share in zip(stored, found.shares, strict=True):
         if abs(share) <= NEGLIGIBLE:
             continue
-        file = Store.average_file(profile.length)
+        file = CheckpointStore.average_file(profile.length)
         folder = store.open(profile.step, manifest=manifest, files=[file]).folder  # verifies the bytes
         for name, value in read_tensors(folder / file).items():
             if name in sums:

@@ -15,10 +15,10 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.diffusion import SAMPLERS, Schedule
-from dithc.sample.generate import Images
-from dithc.sample.job import Job
+from dithc.sample.generate import ImageGenerator
+from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import batches
 
@@ -26,13 +26,13 @@ SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
 SCALINGS, SCALING_WITHIN, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
 MOST_SWEEPS = 4  # over all timesteps, per stride
-log = logger(__name__)
+log = get_logger(__name__)
 
 Times = tuple[int, ...]
 """Falling training timesteps; thousandths of the time for a flow."""
 
 
-def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
+def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) -> dict[str, Any]:
     """Optimize the timesteps of an evaluation's solver until its latents differ least from those of many steps.
 
     The latents use seeds of the evaluation that are not scored. One half is for the search, the other for validation.
@@ -53,7 +53,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
     begun = time.monotonic()
     chosen = job.evaluation
     if chosen.at == "codec" or chosen.sampler not in SOLVERS or chosen.num_times < 2 or chosen.steps > MOST_STEPS:
-        raise problem(
+        raise user_error(
             f"evaluation {job.name} has no timesteps to search",
             got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
             expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), with a network",
@@ -61,7 +61,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
         )
     if reference_steps < 2 * chosen.steps:
         fix = "take 200"
-        raise problem("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
+        raise user_error("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
     inputs = inputs_of(job)
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
     first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
@@ -81,7 +81,7 @@ def search(job: Job, *, latents: int, reference_steps: int) -> dict[str, Any]:
 class _Error:
     """Mean absolute difference of latents from their reference, cached by timesteps; `trials` counts evaluations."""
 
-    def __init__(self, images: Images, indices: Sequence[int], *, reference_steps: int) -> None:
+    def __init__(self, images: ImageGenerator, indices: Sequence[int], *, reference_steps: int) -> None:
         self._images, self._indices = images, indices
         self._known: dict[Times, float] = {}
         log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
@@ -105,7 +105,7 @@ class _Error:
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
 
-def _own_spacing(chosen: training.Evaluation) -> tuple[Times, int]:
+def _own_spacing(chosen: training.EvaluationConfig) -> tuple[Times, int]:
     """Return the timesteps of a solver without `times`, and the least last one; equal intervals for a flow."""
     assert isinstance(chosen.sampler, str), "installed samplers are not searched"
     if chosen.sampler in training.FLOW_SAMPLERS:
@@ -154,7 +154,9 @@ def _moved(times: Times, index: int, share: float, *, least: int, others_follow:
     return result
 
 
-def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int) -> dict[str, Any]:
+def search_epsilon_scaling(
+    job: SamplingJob, *, score: Callable[[npt.NDArray[np.uint8]], float], images: int
+) -> dict[str, Any]:
     """Search the epsilon scaling of an evaluation by a score of its images, with its other settings.
 
     The images use seeds of the evaluation that are not scored. One half is for the search, always with the same noise,
@@ -172,7 +174,7 @@ def search_scaling(job: Job, *, score: Callable[[npt.NDArray[np.uint8]], float],
     begun = time.monotonic()
     chosen = job.evaluation
     if chosen.at == "codec":
-        raise problem(
+        raise user_error(
             f"evaluation {job.name} has no noise to scale",
             got="at: codec",
             expected="an evaluation that samples a network",

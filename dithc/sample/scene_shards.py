@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dithc.core.artifacts import replacing
-from dithc.core.logging import out_of_memory, problem
-from dithc.sample.generate import Images
-from dithc.sample.shards import Shards, as_stored
+from dithc.core.artifacts import atomic_replace
+from dithc.core.logging import out_of_memory, user_error
+from dithc.sample.generate import ImageGenerator
+from dithc.sample.shards import ImageShards, as_stored
 
 LATENTS_AT_ONCE = 6  # minimum, in sizes of all latents of a scene; 10 to 13 were measured
 SPARE_BYTES = 64 << 20  # for files besides the arrays
@@ -32,7 +32,7 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
     """Raise UserError if latents (Z, h, w) of a scene, complete on every rank, exceed `free` bytes per rank."""
     latents = math.prod(shape) * torch.float32.itemsize
     if LATENTS_AT_ONCE * latents > free:
-        raise problem(
+        raise user_error(
             f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents does not fit in memory",
             got=f"{out_of_memory.gib(free)} free per rank",
             expected=f"at least {out_of_memory.gib(LATENTS_AT_ONCE * latents)}: every rank holds {LATENTS_AT_ONCE} or more "
@@ -42,12 +42,12 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
         )
 
 
-def check_room(shards: Shards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
+def check_room(shards: ImageShards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
     """Raise UserError if the disk cannot store all missing scenes (C, H, W), one per shard."""
     pixels = shape[1] * shape[2]
     needed = len(missing) * pixels * (shape[0] * np.dtype(np.float16).itemsize + 3)
     if missing and needed + SPARE_BYTES > free:
-        raise problem(
+        raise user_error(
             f"{len(missing)} scene(s) of {shape[0]} x {shape[1]} x {shape[2]} are larger than the disk of {shards.folder}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"{(needed + SPARE_BYTES) / 1e9:.2f} GB: fp16 data and an 8-bit display",
@@ -62,7 +62,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, begun: float) -> None:
+def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent: Tensor, *, begun: float) -> None:
     """Decode a scene's latent (Z, h, w), present on every rank of the team, and write the shard on the first rank.
 
     `begun` is the start by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
@@ -85,7 +85,7 @@ def write_scene(shards: Shards, shard: int, images: Images, latent: Tensor, *, b
                 bands = image.shape[1]
                 if not targets:
                     for kind, channels, dtype in (("shard", bands, np.float16), ("rgb", 3, np.uint8)):
-                        temporary = stack.enter_context(replacing(shards.path(shard, kind=kind)))
+                        temporary = stack.enter_context(atomic_replace(shards.path(shard, kind=kind)))
                         file = stack.enter_context(temporary.open("wb"))
                         targets.append(_Rows(file, (channels, side, side), dtype))
                 targets[0].append(as_stored(image[0]))
@@ -114,7 +114,7 @@ class _Rows:
         self._done += rows.shape[1]
 
 
-def picture(shards: Shards) -> npt.NDArray[np.uint8]:
+def picture(shards: ImageShards) -> npt.NDArray[np.uint8]:
     """Return the display of the first scene (1, 3, h, w), subsampled to at most `LOOKED_AT` pixels per side."""
     rgb = np.load(shards.path(0, kind="rgb"), mmap_mode="r")
     every = -(-rgb.shape[-1] // LOOKED_AT)

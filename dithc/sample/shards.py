@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.core.artifacts import atomic_write, replacing, sha256_file
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import UserError, problem
+from dithc.core.artifacts import atomic_replace, atomic_write, sha256_file
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import UserError, user_error
 
 # Small enough that ranks share a few hundred images evenly and a killed job loses minutes; 50,000 images are 782
 # shards.
@@ -22,7 +22,7 @@ LARGEST_FP16 = 65504.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shards:
+class ImageShards:
     """Shards of one sampling run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shards:
         return self.path(shard).with_suffix(".json")
 
     def read_sidecar(self, shard: int) -> dict[str, Any]:
-        return unseal(plain(self.sidecar(shard)).read_text())
+        return load_checksummed(require_regular_file(self.sidecar(shard)).read_text())
 
     def fault(self, shard: int) -> str | None:
         """Return the reason why a shard is invalid, "" if it does not exist, or None if it is valid."""
@@ -94,7 +94,7 @@ class Shards:
                 self.path(shard, kind="rgb"): rgb,
             }
             for path, array in arrays.items():
-                with replacing(path) as temporary, temporary.open("wb") as file:
+                with atomic_replace(path) as temporary, temporary.open("wb") as file:
                     np.save(file, array)
             self.say(shard, shape=images.shape[1:], labels=labels, seconds=seconds, **(more or {}))
         except OSError as error:
@@ -104,7 +104,7 @@ class Shards:
         """Raise UserError if images (n, C, rows, W) of a shard, or rows of them, are not finite."""
         if not np.isfinite(images).all():
             bad = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
-            raise problem(
+            raise user_error(
                 f"image {bad} is not finite",
                 got="NaN or infinity from the network or the decoder",
                 expected="finite numbers",
@@ -126,10 +126,10 @@ class Shards:
                 {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
             ],
         }
-        atomic_write(self.sidecar(shard), seal(said))
+        atomic_write(self.sidecar(shard), dump_checksummed(said))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
-        return problem(
+        return user_error(
             f"shard {shard} could not be written to {self.folder}",
             got=error,
             expected="a writable folder with free space; finished shards are kept",

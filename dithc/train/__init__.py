@@ -3,8 +3,8 @@
 Purpose: a run exceeds the walltime, nodes fail, and drivers start jobs twice. The result must not depend on restarts.
 
 Contents: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest. `export` writes weights
-for other programs. `step_benchmark` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and `Checkpoints`
-also serve other modules and custom loops::
+for other programs. `step_benchmark` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and
+`CheckpointManager` also serve other modules and custom loops::
 
     with comm.ranks() as group:                                    # dithc launch --ranks 2 -- my.py
         torch.manual_seed(0)
@@ -36,12 +36,22 @@ placement is only in `memory_tiers.py`. A metric is a key of `step.Trainer.step`
 numbers: regenerate it only if the mathematics change.
 """
 
-from dithc.train.checkpoint_manager import Checkpoints
+from dithc.train.checkpoint_manager import CheckpointManager
 from dithc.train.checkpoints import export
-from dithc.train.job import Job, Paths
+from dithc.train.job import Paths, TrainingJob
 from dithc.train.optimizer import Optimizer
 from dithc.train.pipeline import train
-from dithc.train.step_benchmark import Rehearsal, rehearse
+from dithc.train.step_benchmark import StepBenchmark, benchmark_steps
 from dithc.train.strategies import Strategy
 
-__all__ = ["Checkpoints", "Job", "Optimizer", "Paths", "Rehearsal", "Strategy", "export", "rehearse", "train"]
+__all__ = [
+    "CheckpointManager",
+    "Optimizer",
+    "Paths",
+    "StepBenchmark",
+    "Strategy",
+    "TrainingJob",
+    "benchmark_steps",
+    "export",
+    "train",
+]

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dithc.core.logging import logger
-from dithc.engine.hardware import discover, plan
+from dithc.core.logging import get_logger
+from dithc.engine.hardware import discover_machine, plan_cores
 
 LOWEST_PRIORITY = 19
 SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class Cancelled(Exception):
@@ -71,8 +71,8 @@ class Background(threading.Thread):
 
 def free_cores() -> list[tuple[int, ...]]:
     """Return the logical CPUs of each allowed core without compute threads, for data movement (`dithc.engine.native`)."""
-    machine = discover()
-    allowed, (own,) = set(machine.limits.allowed_cpus), plan(machine, ranks_per_node=1).ranks
+    machine = discover_machine()
+    allowed, (own,) = set(machine.limits.allowed_cpus), plan_cores(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}
     return [cpus_of[index] for _, index in own.reserved]
 

@@ -9,19 +9,19 @@ from typing import Any, Self
 
 import torch
 
-from dithc.core.artifacts import Store
-from dithc.core.logging import logger, problem
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import TensorFile
 from dithc.engine.comm import Group
-from dithc.train.checkpoints import Kept, Saver
-from dithc.train.job import DONE, STOPPED, Pace, Stop, leased
+from dithc.train.checkpoints import CheckpointWriter, ModuleState
+from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, hold_lease
 from dithc.train.optimizer import Optimizer
 
 FACTS = "facts"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Checkpoints:
+class CheckpointManager:
     """Checkpoints of a custom training loop in a folder; a context manager that all ranks enter.
 
     Example::
@@ -70,11 +70,11 @@ class Checkpoints:
         """
         if min(every, keep_last) < 1:
             got = f"every {every}, keep_last {keep_last}"
-            raise problem("settings of checkpoints", got=got, expected="1 or more", fix="correct the numbers")
-        self._group, self._store, self._every = group, Store(Path(folder)), every
+            raise user_error("settings of checkpoints", got=got, expected="1 or more", fix="correct the numbers")
+        self._group, self._store, self._every = group, CheckpointStore(Path(folder)), every
         strategy = optimizer.strategy
         if strategy.layout.size != group.size:
-            raise problem(
+            raise user_error(
                 "strategy of the optimizer",
                 got=f"a strategy for {strategy.layout.size} rank(s)",
                 expected=f"a strategy for the {group.size} rank(s) of the group",
@@ -85,14 +85,14 @@ class Checkpoints:
             f"{name} of {one.dtype}" for name, one in strategy.model.state_dict().items() if one.dtype not in types
         ]
         if strange:
-            raise problem(
+            raise user_error(
                 "tensors of this model for a checkpoint",
                 got=", ".join(strange),
                 expected=f"tensors of {', '.join(str(dtype).removeprefix('torch.') for dtype in types)}",
                 fix="exclude the buffer (`register_buffer(..., persistent=False)`), or split it into supported types",
             )
-        self._state = Kept(model=strategy.model, optimizer=optimizer, strategy=strategy)
-        self._stop, self._pace, self._keep_last = Stop(), Pace(), keep_last
+        self._state = ModuleState(model=strategy.model, optimizer=optimizer, strategy=strategy)
+        self._stop, self._pace, self._keep_last = StopRequests(), StepTimer(), keep_last
         self._stack = ExitStack()
         self._has_moved = False
         # in the form that a checkpoint returns
@@ -106,7 +106,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         """Load the newest intact checkpoint; Lease.Held if another process trains into this folder, or UserError."""
         with ExitStack() as stack:
-            lease = leased(self._store, self._group, stack)
+            lease = hold_lease(self._store, self._group, stack)
             stack.enter_context(self._stop)
             layout = self._state.strategy.layout
             said = {
@@ -115,7 +115,7 @@ class Checkpoints:
                 "threads": torch.get_num_threads(),
                 FACTS: self.facts,
             }
-            self._saver = Saver(
+            self._saver = CheckpointWriter(
                 self._store, lease=lease, group=self._group, said=said, pace=self._pace, keep_last=self._keep_last
             )
             if lease is not None:

@@ -11,15 +11,15 @@ from typing import Any, Self
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.artifacts import Store, atomic_write
-from dithc.core.logging import logger, problem
-from dithc.engine.automem import AutoMem, Manager, manager
+from dithc.core.artifacts import CheckpointStore, atomic_write
+from dithc.core.logging import get_logger, user_error
+from dithc.engine.automem import AutoMem, Manager, get_manager
 from dithc.engine.comm import Group
-from dithc.engine.hardware import discover
-from dithc.engine.memory import Copies, Tiers, TierSpec, specs_of
+from dithc.engine.hardware import discover_machine
+from dithc.engine.memory import CopyEngine, Tiers, TierSpec, tier_specs
 from dithc.model import DiT
 from dithc.train.background import free_cores
-from dithc.train.checkpoints import State
+from dithc.train.checkpoints import TrainingState
 from dithc.train.state_placement import Home, anywhere
 from dithc.train.strategies import Strategy
 
@@ -27,19 +27,19 @@ GIB = 1 << 30
 PLAN_FILE = "automem.json"
 # Metrics of a step if memory is managed.
 MEMORY = ("loaded_bytes", "offloaded_bytes", "stall_seconds", "fast_peak_bytes", "spills")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainingMemory:
     """Memory of one rank of a run, a context manager; `tiers` (fastest first) is None if memory is not managed."""
 
-    def __init__(self, settings: training.Memory | None = None, *, group: Group | None = None) -> None:
+    def __init__(self, settings: training.MemoryConfig | None = None, *, group: Group | None = None) -> None:
         """Open the tiers of `machine.memory`; UserError for a bad folder, or for `automem: on` with one tier."""
-        self._settings = settings or training.Memory(automem="off")
+        self._settings = settings or training.MemoryConfig(automem="off")
         self._manager: Manager | None = None
         self._strategy: Strategy | None = None
-        self._state: State | None = None
-        self._store: Store | None = None
+        self._state: TrainingState | None = None
+        self._store: CheckpointStore | None = None
         self._stack = ExitStack()
         self.tiers, self._copies = None, None
         if chain := _chain(self._settings, ranks=1 if group is None else group.local_size):
@@ -61,7 +61,7 @@ class TrainingMemory:
         self._manager = self._strategy = self._state = None
         self._stack.close()
 
-    def wrap(self, model: DiT, run: training.Run) -> DiT:
+    def wrap(self, model: DiT, run: training.RunConfig) -> DiT:
         """Apply AutoMem to the model of a run and return the model."""
         AutoMem(
             model,
@@ -70,7 +70,7 @@ class TrainingMemory:
             copies=self._copies,
             allow_recompute=self._settings.allow_recompute,
         )
-        self._manager = manager(model)
+        self._manager = get_manager(model)
         return model
 
     def paused(self) -> AbstractContextManager[None]:
@@ -90,7 +90,7 @@ class TrainingMemory:
         """Return whether a tensor is in a tier, which then determines its memory node."""
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
-    def follow(self, state: State, *, store: Store | None = None) -> None:
+    def follow(self, state: TrainingState, *, store: CheckpointStore | None = None) -> None:
         """Move a state that `home` allocated by the plan once it exists, and store the plan (first rank)."""
         self._state, self._store = state, store
         if self._manager is not None and self._strategy is not None:
@@ -166,15 +166,15 @@ class TrainingMemory:
         return self.home(name, value).copy_(value)
 
 
-def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
+def _chain(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
     """Return the tiers to manage, and log the choice; with one tier empty, or UserError for `automem: on`."""
     named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:
             log.warning(f"machine.memory: {', '.join(named)} has no effect, because automem is off")
         return []
-    chain = specs_of(
-        discover(),
+    chain = tier_specs(
+        discover_machine(),
         fast_budget_bytes=_bytes(settings.fast_budget_gib),
         file_folder=None if settings.file_folder is None else Path(settings.file_folder),
         file_bytes=_bytes(settings.file_gib),
@@ -186,7 +186,7 @@ def _chain(settings: training.Memory, *, ranks: int) -> list[TierSpec]:
     if len(chain) > 1:
         return chain
     if settings.automem == "on":
-        raise problem(
+        raise user_error(
             "machine.memory.automem",
             got=f"on, with a single memory tier ({', '.join(spec.name for spec in chain)})",
             expected="at least two tiers",
@@ -201,12 +201,12 @@ def _bytes(gib: float | None) -> int | None:
     return None if gib is None else round(gib * GIB)
 
 
-def _copies(tiers: Tiers) -> Copies:
+def _copies(tiers: Tiers) -> CopyEngine:
     """Create both streams, each on a core without compute threads if the core plan has one."""
     cores = free_cores()
     if not cores:
         log.info("copies between memory tiers: no core is reserved, so copy threads share cores with compute threads")
-        return Copies(tiers)
+        return CopyEngine(tiers)
     load, offload = cores[0][0], cores[-1][0]
     log.info(f"copies between memory tiers: loads on CPU {load}, offloads on CPU {offload}")
-    return Copies(tiers, load_core=load, offload_core=offload)
+    return CopyEngine(tiers, load_core=load, offload_core=offload)

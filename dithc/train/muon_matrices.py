@@ -30,7 +30,7 @@ HIDDEN = {
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MuonMatrix:
     """Matrix `number` of `count` matrices (R, C) in the named weight."""
 
     name: str
@@ -60,7 +60,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixPart:
     """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start`.
 
     `own` is its position along the first dimension of the rank's tensor.
@@ -79,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Holding:
+class MatrixOwnership:
     """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices.
 
     Attributes:
@@ -90,22 +90,22 @@ class Holding:
     rank: int = 0
     size: int = 1
     span: int = 1
-    meter: traffic.Meter = field(default_factory=traffic.Meter, compare=False)
+    meter: traffic.CommMeter = field(default_factory=traffic.CommMeter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
         """Return the shape of the complete weight, given this rank's part."""
         return tuple(own.shape)
 
-    def part(self, matrix: Matrix, rank: int) -> Part | None:
+    def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return a rank's part of a matrix, or None."""
-        return Part(0, 0, matrix.rows, matrix.lines)
+        return MatrixPart(0, 0, matrix.rows, matrix.lines)
 
-    def parts(self, matrix: Matrix) -> dict[int, Part]:
+    def parts(self, matrix: MuonMatrix) -> dict[int, MatrixPart]:
         """Return the parts of a matrix by rank, without empty parts."""
         found = ((rank, self.part(matrix, rank)) for rank in range(self.size))
         return {rank: part for rank, part in found if part is not None}
 
-    def sources(self, matrix: Matrix, owner: int, parts: Mapping[int, Part]) -> list[int]:
+    def sources(self, matrix: MuonMatrix, owner: int, parts: Mapping[int, MatrixPart]) -> list[int]:
         """Return the ranks whose parts form the matrix at its owner. Returns only the owner if it has all elements."""
         whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
         if owner in parts and parts[owner].count == whole[parts[owner].dim]:
@@ -114,20 +114,20 @@ class Holding:
         return [rank for rank in range(first, first + self.span) if rank in parts]
 
 
-def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
+def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[MuonMatrix]:
     """Return the matrices among complete weights, by name."""
     found = []
     for name, shape in shapes.items():
         part, _, layer = name.partition(".")
         _, _, kind = layer.partition(".")
         count = HIDDEN.get(kind, 0) if part == "blocks" else 0
-        found += [Matrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
+        found += [MuonMatrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
     return found
 
 
-def owners_of(matrices: Iterable[Matrix], ranks: int) -> dict[Matrix, int]:
+def owners_of(matrices: Iterable[MuonMatrix], ranks: int) -> dict[MuonMatrix, int]:
     """Assign each matrix to the least loaded rank, the most expensive first. Returns them in processing order."""
-    costs, owners = [0] * ranks, dict[Matrix, int]()
+    costs, owners = [0] * ranks, dict[MuonMatrix, int]()
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         owners[matrix] = costs.index(min(costs))
         costs[owners[matrix]] += matrix.cost

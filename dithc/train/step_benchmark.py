@@ -12,17 +12,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dithc.config import Machine, training
-from dithc.core.logging import problem
+from dithc.config import MachineConfig, training
+from dithc.core.logging import user_error
 from dithc.diffusion import Schedule
 from dithc.engine import hcops
 from dithc.engine.comm import Group, traffic
 from dithc.engine.numa import peak_rss_bytes
 from dithc.latents import Batch
 from dithc.train.memory_tiers import MEMORY, TrainingMemory
-from dithc.train.pipeline import fresh_model, trainer_of
+from dithc.train.pipeline import init_model, trainer_of
 from dithc.train.step import Trainer
-from dithc.train.strategies import Strategy, layout_on
+from dithc.train.strategies import Strategy, make_rank_grid
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
 LARGE_PRIME = 1_000_003  # larger than any batch
@@ -33,7 +33,7 @@ EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "byt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class StepBenchmark:
     """Settings of a rehearsal, named as in the configuration.
 
     Operators: default, those of training; torch, PyTorch for all operators, including AdamW and average; products,
@@ -48,7 +48,7 @@ class Rehearsal:
     gradients: training.GradientPath = "overlapped"
     operators: Operators = "default"
     recompute: Literal["none", "block"] = "none"
-    memory: training.Memory = field(default_factory=training.Memory)
+    memory: training.MemoryConfig = field(default_factory=training.MemoryConfig)
     warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
     steps: int = 3  # timed steps
     seed: int = 0
@@ -74,7 +74,9 @@ class _RandomSource:
         return torch.randn(SHAPE, generator=draws), y, t, torch.randn(SHAPE, generator=draws)
 
 
-def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def benchmark_steps(
+    settings: StepBenchmark, group: Group, *, warm: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Run the steps and return the measurements.
 
     Args:
@@ -94,7 +96,9 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     """
     if settings.warmup < 1 or settings.steps < 1:
         got = f"{settings.warmup} and {settings.steps}"
-        raise problem("warm-up steps and timed steps", got=got, expected="at least 1 of each", fix="raise both numbers")
+        raise user_error(
+            "warm-up steps and timed steps", got=got, expected="at least 1 of each", fix="raise both numbers"
+        )
     before_bytes = peak_rss_bytes()
     _choose_operators(settings.operators)
     trainer = _trainer(settings, group)
@@ -119,7 +123,7 @@ def rehearse(settings: Rehearsal, group: Group, *, warm: Callable[[], None] = la
     peak = peak_rss_bytes()
     pairs = _pairs(trainer, settings, group) if settings.pairs else None
     trainer.memory.close()
-    own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe()}
+    own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe_kernels()}
     ranks = group.gather_objects(own | {"seconds": seconds, "pairs": pairs})
     paired = [rank.pop("pairs") for rank in ranks]
     return {
@@ -146,7 +150,7 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
 def _choose_operators(operators: Operators) -> None:
     if operators == "default":
         return
-    serving = hcops.describe()[0]["backend"]
+    serving = hcops.describe_kernels()[0]["backend"]
     hcops.use("reference")
     if operators == "products":
         hcops.use(serving, ops=PRODUCTS)
@@ -160,7 +164,7 @@ def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
     return [max(values) for values in zip(*ranks, strict=True)]
 
 
-def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, list[float]]:
+def _pairs(trainer: Trainer, settings: StepBenchmark, group: Group) -> dict[str, list[float]]:
     """Run steps together and alone, interleaved, with every second pair reversed to cancel drift."""
     alone = _alone(trainer, settings, group)
     first = settings.warmup + settings.steps + 1
@@ -177,33 +181,33 @@ def _pairs(trainer: Trainer, settings: Rehearsal, group: Group) -> dict[str, lis
     return found
 
 
-def _alone(trainer: Trainer, settings: Rehearsal, group: Group) -> Trainer:
+def _alone(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
     """Return a trainer that runs this rank's share of images without communication."""
     layout = trainer.strategy.layout
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
         expected = "ranks with complete layers, unsharded state and equal shares of the batch"
-        raise problem(
+        raise user_error(
             "steps without exchange", got=got, expected=expected, fix="set pairs to 0, or change the strategy"
         )
     single = Group()
     run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
-    strategy = Strategy(trainer.strategy.module, layout_on(single, "cftp"))
+    strategy = Strategy(trainer.strategy.module, make_rank_grid(single, "cftp"))
     source = _RandomSource(seed=settings.seed)
     return Trainer(
         run=run, source=source, strategy=strategy, optimizer=trainer.optimizer, ema=trainer.ema, group=single
     )
 
 
-def _trainer(settings: Rehearsal, group: Group) -> Trainer:
+def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
     """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
-    run = training.Run.model_validate(
+    run = training.RunConfig.model_validate(
         {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
         | {"recompute": settings.recompute}
     )
-    machine = Machine(strategy=settings.strategy, gradients=settings.gradients, sharding=settings.sharding)
-    layout = layout_on(group, settings.strategy)
-    model = fresh_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
+    machine = MachineConfig(strategy=settings.strategy, gradients=settings.gradients, sharding=settings.sharding)
+    layout = make_rank_grid(group, settings.strategy)
+    model = init_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
     source = _RandomSource(seed=settings.seed)
     trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)

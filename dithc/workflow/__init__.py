@@ -1,13 +1,30 @@
 """Interface of the Snakemake rule files: names, dependencies, resources, and the driver.
 
 Purpose: rule files contain no logic, and resources do not depend on where the rules are read.
-Contents: `Workflow` combines `experiment_graph`, `jobs`, `preflight` and `driver`. `monitor` reports progress: `Progress`,
-`Narrator`, `Closing`, and `Engine`, which runs Snakemake. Invariants: no import of torch, for fast job starts. A job that can
-never start is an error before the first job. One driver works on an experiment at a time. Extending: a new stage is a line in
-`jobs/sizing._RULES`, with paths in `experiment_graph`.
+Contents: `Workflow` combines `experiment_graph`, `jobs`, `preflight` and `driver`. `monitor` reports progress:
+`ExperimentMonitor`, `EventReporter`, `RunSummary`, and `SnakemakeProcess`, which runs Snakemake. Invariants: no import of torch,
+for fast job starts. A job that can never start is an error before the first job. One driver works on an experiment at a time.
+Extending: a new stage is a line in `jobs/sizing._RULES`, with paths in `experiment_graph`.
 """
 
-from dithc.workflow.monitor import Closing, Engine, Narrator, Progress, Status, Words, lines_of
+from dithc.workflow.monitor import (
+    EventReporter,
+    ExperimentMonitor,
+    ExperimentStatus,
+    OutputFilter,
+    RunSummary,
+    SnakemakeProcess,
+    format_status,
+)
 from dithc.workflow.workflow import Workflow
 
-__all__ = ["Closing", "Engine", "Narrator", "Progress", "Status", "Words", "Workflow", "lines_of"]
+__all__ = [
+    "EventReporter",
+    "ExperimentMonitor",
+    "ExperimentStatus",
+    "OutputFilter",
+    "RunSummary",
+    "SnakemakeProcess",
+    "Workflow",
+    "format_status",
+]

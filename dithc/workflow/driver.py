@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import Lease, atomic_write
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem, setup
-from dithc.engine.scheduler import Job, Queue, ended_because, queue_of, slurm, waits_in_vain
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.jobs import Jobs
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, setup_logging, user_error
+from dithc.engine.scheduler import SchedulerJob, SchedulerQueue, explain_blocked, explain_end, get_queue, slurm
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.jobs import JobResources
 from dithc.workflow.monitor import error_of, tail
 from dithc.workflow.stages import MANIFESTS
 
@@ -23,7 +23,7 @@ LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_LOOK_SECONDS"  # polling interval of 
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
 LOCAL = "local"
-log = logger("dithc.workflow")
+log = get_logger("dithc.workflow")
 
 
 class Driver:
@@ -33,15 +33,15 @@ class Driver:
     that no work is repeated.
     """
 
-    def __init__(self, matrix: Matrix, jobs: Jobs) -> None:
+    def __init__(self, matrix: ExperimentGraph, jobs: JobResources) -> None:
         self.matrix, self.jobs = matrix, jobs
         self.folder = Path.cwd()
         self.record = Path(matrix.root) / "driver.json"
         self.name: str | None = None
         self.engine: Any = None
-        self.queue = queue_of(jobs.machine.scheduler)
+        self.queue = get_queue(jobs.machine.scheduler)
         self._told: set[tuple[str, str]] = set()
-        self._seen: dict[str, Job] = {}
+        self._seen: dict[str, SchedulerJob] = {}
         self._stop = threading.Event()
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
@@ -49,9 +49,9 @@ class Driver:
 
         UserError if another driver is active, the profile lacks the node size, or a job can never start.
         """
-        setup()
+        setup_logging()
         if executor != LOCAL and self.queue is None:
-            raise problem(
+            raise user_error(
                 "the profile does not describe the nodes of the cluster",
                 got=f"executor {executor}, and `machine` has scheduler: none",
                 expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
@@ -85,7 +85,7 @@ class Driver:
         try:
             lease.__enter__()
         except Lease.Held as error:
-            raise problem(
+            raise user_error(
                 f"another driver is active for experiment {self.matrix.experiment.name!r}",
                 got=str(error),
                 expected="one driver at a time",
@@ -93,9 +93,9 @@ class Driver:
             ) from None
         atexit.register(lease.__exit__, None, None, None)
 
-    def _take_up(self, queue: Queue) -> None:
+    def _take_up(self, queue: SchedulerQueue) -> None:
         try:
-            before = parse(plain(self.record).read_text()).get("name")
+            before = parse_json(require_regular_file(self.record).read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             return
         told: set[str] = set()
@@ -108,7 +108,7 @@ class Driver:
             self._name_those_in_vain(jobs)
             time.sleep(min(_look_seconds(), 5.0))
 
-    def _watch(self, queue: Queue) -> None:
+    def _watch(self, queue: SchedulerQueue) -> None:
         look_seconds = _look_seconds()
         most = look_seconds - PAUSE_GROWS_SECONDS
         while not self._stop.wait(look_seconds):
@@ -120,7 +120,7 @@ class Driver:
             except Exception as error:  # an error in monitoring must not end the workflow
                 log.debug("watch: %r", error)
 
-    def _look(self, queue: Queue) -> None:
+    def _look(self, queue: SchedulerQueue) -> None:
         jobs = [job for job in queue.jobs(self.folder) if job.name == self.name]
         self._seen |= {job.id: job for job in jobs}
         self._name_those_in_vain(jobs)
@@ -133,19 +133,19 @@ class Driver:
                 fix = "if this driver keeps waiting for it, end it and start again"
                 log.warning(f"job {job.id} ({job.title}) was canceled; {fix}")
 
-    def _name_those_in_vain(self, jobs: list[Job]) -> None:
+    def _name_those_in_vain(self, jobs: list[SchedulerJob]) -> None:
         for job in jobs:
-            words = waits_in_vain(job)
+            words = explain_blocked(job)
             if words is not None and self._first(job, job.reason):
                 log.warning(f"job {job.id} ({job.title}) cannot start: {words[0]} ({job.reason}); fix: {words[1]}")
 
-    def _first(self, job: Job, word: str) -> bool:
+    def _first(self, job: SchedulerJob, word: str) -> bool:
         is_first = (job.id, word) not in self._told
         self._told.add((job.id, word))
         return is_first
 
-    def _told_of(self, job: Job, queue: Queue) -> str:
-        (why, fix), path = ended_because(job), queue.log(self.folder, job)
+    def _told_of(self, job: SchedulerJob, queue: SchedulerQueue) -> str:
+        (why, fix), path = explain_end(job), queue.log(self.folder, job)
         end = f"{job.state} {job.reason}".strip() + (f", status {job.status}" if job.status else "")
         end += (f" on {job.nodes}" if job.nodes else "") + f" after {job.elapsed}"
         lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {end}", f"  why: {why}", f"  log: {path or 'none'}"]

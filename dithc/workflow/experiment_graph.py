@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dithc.config import experiment_of, stage_spec
+from dithc.config import load_experiment, stage_spec
 from dithc.core.artifacts import atomic_write
-from dithc.core.integrity import seal
-from dithc.workflow.fingerprint import Files
+from dithc.core.integrity import dump_checksummed
+from dithc.workflow.fingerprint import FileFingerprints
 
 PATHS = {"path", "init_file", "dem"}  # settings that contain paths of user files
 
 
-class Matrix:
+class ExperimentGraph:
     """An experiment for the workflow engine: names, manifest paths, dependencies.
 
     `root` is `results/<name>`, `config` the resolved configuration, `files` the fingerprints of user files.
@@ -23,14 +23,14 @@ class Matrix:
     def __init__(
         self, config: Mapping[str, Any], *, files: Sequence[Any] = (), above: Sequence[tuple[str, Sequence[str]]] = ()
     ) -> None:
-        self.experiment = experiment_of(config, files=[Path(file) for file in files], above=above)
+        self.experiment = load_experiment(config, files=[Path(file) for file in files], above=above)
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
-        self.files = Files(Path(self.root) / "fingerprints.json")
+        self.files = FileFingerprints(Path(self.root) / "fingerprints.json")
 
     def write_config(self) -> None:
         """Write the resolved configuration, which every job reads. A dry run does not write it."""
-        text = seal(self.experiment.model_dump(mode="json"))
+        text = dump_checksummed(self.experiment.model_dump(mode="json"))
         path = Path(self.config)
         if not path.is_file() or path.read_bytes() != text.encode():
             atomic_write(path, text)

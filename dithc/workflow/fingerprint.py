@@ -8,15 +8,15 @@ from pathlib import Path
 
 from dithc.core.artifacts import atomic_write
 from dithc.core.clutter import is_clutter
-from dithc.core.integrity import content_of, plain, seal
-from dithc.core.logging import logger
+from dithc.core.integrity import dump_checksummed, load_document, require_regular_file
+from dithc.core.logging import get_logger
 
 SIZED_FILES = 10_000  # files, in sorted order, with names and sizes; further files count by name only
 SAMPLED_FILES = 1_000  # files with a block from the middle
 SAMPLED_BYTES = 4096
 BLOCKS, BLOCK_BYTES = 64, 1 << 16  # sample of a single file, spread over it; smaller files are read completely
 LENGTH = 16
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def fingerprint(path: Path, *, named: bool) -> str | None:
@@ -40,7 +40,7 @@ def fingerprint(path: Path, *, named: bool) -> str | None:
     return digest.hexdigest()[:LENGTH]
 
 
-class Files:
+class FileFingerprints:
     """Fingerprints of the user's files, computed once and stored in the JSON file `path`.
 
     Missing files keep their fingerprint, so staged scenes may move to an archive without being staged again.
@@ -65,11 +65,11 @@ class Files:
     def remember(self) -> None:
         before = self._before()
         if before | self._taken != before:
-            atomic_write(self.path, seal(before | self._taken))
+            atomic_write(self.path, dump_checksummed(before | self._taken))
 
     def _before(self) -> dict[str, str]:
         try:
-            return dict(content_of(plain(self.path).read_text()))
+            return dict(load_document(require_regular_file(self.path).read_text()))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as error:

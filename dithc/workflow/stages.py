@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dithc.config import codecs
-from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.experiment_graph import ExperimentGraph
 
 # Stage names in manifests, if they differ from the rule.
 MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
@@ -50,7 +50,7 @@ class Stage:
         return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
 
 
-def stages_of(matrix: Matrix) -> list[Stage]:
+def stages_of(matrix: ExperimentGraph) -> list[Stage]:
     """Return all stages up to the report, grouped by object (dataset, run ...), in work order."""
     before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
     report, log, needs = f"{matrix.root}/report.html", matrix.log("report"), tuple(stage.output for stage in before)
@@ -62,7 +62,7 @@ def _stage(kind: str, name: str, rule: str, output: str, log: str, needs: Iterab
     return Stage(kind=kind, name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(needs))
 
 
-def _datasets(matrix: Matrix) -> Iterator[Stage]:
+def _datasets(matrix: ExperimentGraph) -> Iterator[Stage]:
     for name in matrix.experiment.datasets:
         made, scenes, tiles = matrix.scene_input(name), matrix.path("scenes", name), matrix.path("tiles", name)
         steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
@@ -72,14 +72,14 @@ def _datasets(matrix: Matrix) -> Iterator[Stage]:
             yield _stage("data set", name, rule, output, matrix.log(f"{rule}/{name}"), needs)
 
 
-def _codecs(matrix: Matrix) -> Iterator[Stage]:
+def _codecs(matrix: ExperimentGraph) -> Iterator[Stage]:
     for name, codec in matrix.experiment.codecs.items():
-        if isinstance(codec, codecs.KlVae):
+        if isinstance(codec, codecs.KlVaeConfig):
             needs = [matrix.path("tiles", codec.trained_on)]
             yield _stage("codec", name, "codec", matrix.path("codecs", name), matrix.log(f"codec/{name}"), needs)
 
 
-def _runs(matrix: Matrix) -> Iterator[Stage]:
+def _runs(matrix: ExperimentGraph) -> Iterator[Stage]:
     for name in matrix.experiment.runs:
         for step in matrix.segments(name):
             yield Stage(
@@ -94,7 +94,7 @@ def _runs(matrix: Matrix) -> Iterator[Stage]:
             )
 
 
-def _evaluations(matrix: Matrix) -> Iterator[Stage]:
+def _evaluations(matrix: ExperimentGraph) -> Iterator[Stage]:
     experiment = matrix.experiment
     for name, extractor in experiment.extractors.items():
         if extractor.trained_on is not None and matrix.extractor_of(name):
@@ -125,7 +125,7 @@ def _evaluations(matrix: Matrix) -> Iterator[Stage]:
             yield _stage("evaluation", name, rule, output, matrix.log(f"{folder}/{name}"), inputs)
 
 
-def _benches(matrix: Matrix) -> Iterator[Stage]:
+def _benches(matrix: ExperimentGraph) -> Iterator[Stage]:
     first, last = (("step", "strategies"), ("stepwise", "automem", "sampling"))
     paths = [path for name in first for path in matrix.bench_file(name)] + matrix.scaling_files
     for path in paths + [path for name in last for path in matrix.bench_file(name)]:

@@ -8,18 +8,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dithc.core.logging import UserError, logger, problem, setup
+from dithc.core.logging import UserError, get_logger, setup_logging, user_error
 from dithc.workflow.driver import Driver
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.jobs import Benches, Jobs
-from dithc.workflow.preflight import check_inputs, check_owner, damaged, digest_of, restorable, told
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.jobs import BenchmarkArguments, JobResources
+from dithc.workflow.preflight import (
+    check_inputs,
+    check_owner,
+    damage_message,
+    find_damaged,
+    find_restorable,
+    read_digest,
+)
 from dithc.workflow.reproduction import PaperFiles
 from dithc.workflow.snakemake_api import Words, also_make, words_of
 
-log = logger("dithc.workflow")
+log = get_logger("dithc.workflow")
 
 
-class Workflow(Matrix):
+class Workflow(ExperimentGraph):
     """Experiment for the workflow engine, with benchmarks, job resources, paper targets and driver."""
 
     def __init__(
@@ -31,8 +38,8 @@ class Workflow(Matrix):
         cores: int | None = None,
     ) -> None:
         super().__init__(config, files=files, above=above)
-        self.benches = Benches(self.experiment)
-        self.jobs = Jobs(self.experiment, cores=cores)
+        self.benches = BenchmarkArguments(self.experiment)
+        self.jobs = JobResources(self.experiment, cores=cores)
         configurations = [os.path.relpath(file) for file in files] or [self.config]
         self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configurations=configurations)
         self.driver = Driver(self, self.jobs)
@@ -47,9 +54,9 @@ class Workflow(Matrix):
         """
         if (encoding := sys.getfilesystemencoding()) != "utf-8":
             fix = "start it by `dithc run`, or: export PYTHONUTF8=1"
-            raise problem("encoding of file names", got=f"{encoding}, from the locale", expected="UTF-8", fix=fix)
+            raise user_error("encoding of file names", got=f"{encoding}, from the locale", expected="UTF-8", fix=fix)
         if engine.is_main_process:
-            setup()
+            setup_logging()
         files, cores = engine.overwrite_configfiles, engine.resource_settings.cores
         made = cls(config, files=files, above=words_of(engine), cores=cores)
         made.engine = engine
@@ -67,12 +74,12 @@ class Workflow(Matrix):
 
     def _look(self, engine: Any) -> dict[str, str]:
         """Mark results to rebuild; returns the digests of reproducible results."""
-        faults = damaged(self.manifests)
+        faults = find_damaged(self.manifests)
         for path, found in faults.items():
-            log.warning(told(path, found))
+            log.warning(damage_message(path, found))
         atexit.register(self._tell_of_inputs, engine)  # a dry run has no hooks, and users read its end
         asked = engine.dag_settings
-        kept = {} if asked.forceall or asked.forcerun else restorable(self, faults)
+        kept = {} if asked.forceall or asked.forcerun else find_restorable(self, faults)
         engine.dag.forcefiles.update(faults.keys() - kept.keys())
         also_make(engine.dag, set(kept))
         return kept
@@ -92,7 +99,7 @@ class Workflow(Matrix):
     def finish(self) -> None:
         """Report rebuilt results that changed, after all jobs."""
         for path, digest in (self._kept or {}).items():
-            if digest_of(path) not in (None, digest):
+            if read_digest(path) not in (None, digest):
                 log.warning(
                     f"{path} was rebuilt from the same settings and inputs, but its bytes differ: downstream results still use "
                     "the earlier bytes; start the same command again to rebuild them"

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from dithc.config.datasets import InstalledConditions, InstalledSource
+from dithc.config.datasets import PluginConditions, PluginSource
 from dithc.data.readers.plugin import Raster
-from dithc.data.scene import Place
+from dithc.data.scene import Georeference
 
 
-class Npz(InstalledSource):
+class Npz(PluginSource):
     """Settings of `source: {kind: npz, path: ..., bands: [...]}`; every source has `path` and `bands`."""
 
     kind: Literal["npz"]
@@ -35,11 +35,14 @@ class Npz(InstalledSource):
             pixels, time, sun = file["pixels"], str(file["time"]), float(file["sun_elevation"])
         facts = {"sensing_time": time, "sun_elevation": sun}
         return Raster(
-            pixels=pixels, mask=(pixels > 0).all(axis=0).astype(np.uint8), place=Place(gsd_m=self.gsd_m), facts=facts
+            pixels=pixels,
+            mask=(pixels > 0).all(axis=0).astype(np.uint8),
+            place=Georeference(gsd_m=self.gsd_m),
+            facts=facts,
         )
 
 
-class Airmass(InstalledConditions):
+class Airmass(PluginConditions):
     """Condition of each tile: relative air mass of the sunlight, 1 at zenith. `conditions: [{kind: airmass}]`."""
 
     kind: Literal["airmass"]

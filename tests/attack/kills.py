@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.core.artifacts import Store
+from dithc.core.artifacts import CheckpointStore
 from tests.attack.trainings import Training
 from tests.train.conftest import small_run, write_latents
 
@@ -152,7 +152,7 @@ class Campaign:
             assert status == 0, f"status {status}:\n{said}"
         self._life.setdefault(ranks, time.monotonic() - begun)
         (folder,) = training.store.glob("small-*")
-        store = Store(folder)
+        store = CheckpointStore(folder)
         found = {
             f"{step}/{entry['path']}": entry["sha256"] for step in store.steps() for entry in store.open(step).files
         }

@@ -9,7 +9,7 @@ import pytest
 
 from dithc.engine import native
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 ROOT = Path(__file__).parents[2]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.core.artifacts import Manifest, Store
+from dithc.core.artifacts import CheckpointStore, Manifest
 from dithc.engine.comm.environment import HYDRA_PROXY
 from dithc.engine.comm.launch import exit_report
 
@@ -128,7 +128,7 @@ def name_of(pid: int) -> str:
 
 def newest(store: Path) -> int:
     """Return the step of the newest checkpoint; 0 without a checkpoint."""
-    return max((step for folder in store.glob("small-*") for step in Store(folder).steps()), default=0)
+    return max((step for folder in store.glob("small-*") for step in CheckpointStore(folder).steps()), default=0)
 
 
 def hashes(out: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dithc.bench.gemm_libraries import LIBRARIES, libraries, linear_by, linears_served_by
+from dithc.bench.gemm_libraries import LIBRARIES, libraries, make_linear, use_linear
 from dithc.bench.operators import cases, ops
 from dithc.bench.step.variants import CONTENDERS
 from dithc.engine import hcops
@@ -36,7 +36,7 @@ def test_linear_and_its_gradients_equal_float64(name, dtype, has_bias, rows):
     if has_bias:
         inputs.append(random(40, seed=2, dtype=TYPES[dtype]))
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    y, truth = linear_by(LIBRARIES[name])(*inputs), F.linear(*exact)
+    y, truth = make_linear(LIBRARIES[name])(*inputs), F.linear(*exact)
     dy = random(*rows, 40, seed=3, dtype=TYPES[dtype]).detach()
     gradients, wanted = torch.autograd.grad(y, inputs, dy), torch.autograd.grad(truth, exact, dy.double())
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
@@ -62,8 +62,8 @@ def test_a_model_trains_alike_whoever_makes_its_products(linear, use_backend):
 
     with hcops.use("reference"):
         truth = gradients()
-    with linears_served_by(hcops.linear if linear == "dithc" else linear_by(LIBRARIES[linear])):
-        assert {row["backend"] for row in hcops.describe() if row["op"] == "attention"} == {"c"}
+    with use_linear(hcops.linear if linear == "dithc" else make_linear(LIBRARIES[linear])):
+        assert {row["backend"] for row in hcops.describe_kernels() if row["op"] == "attention"} == {"c"}
         found = gradients()
     for got, expected in zip(found, truth, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
@@ -111,4 +111,4 @@ def test_table_4_has_a_column_for_each_library_that_can():
     case = cases.gemm("DiT-S/2", "bf16", tuple(LIBRARIES))[0]()
     able = {name for name, library in LIBRARIES.items() if library.obstacle("bf16") is None}
     assert set(case.ways) == {"hcops", "eager"} | able
-    assert set(ops.described(LIBRARIES, ("bf16",))["openblas"]) == {"what", "bf16"}
+    assert set(ops.describe_libraries(LIBRARIES, ("bf16",))["openblas"]) == {"what", "bf16"}

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.time_to_quality import Plan, calibrated_seconds, calibrated_steps, judge
-from dithc.bench.time_to_quality.plan import point_name, points, run_name
+from dithc.bench.time_to_quality import ComparisonPlan, calibrated_seconds, calibrated_steps, compare_runs
+from dithc.bench.time_to_quality.plan import evaluation_name, evaluation_steps, run_name
 from dithc.bench.time_to_quality.result import Point, headroom, speedup
 from dithc.cli.bench import quality
 from dithc.cli.bench.quality import _flops
-from dithc.config import experiment_of, load, training
+from dithc.config import load, load_experiment, training
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import seal
+from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
 from dithc.model import DiT
 from dithc.report.figures.quality import draw_quality
@@ -33,10 +33,10 @@ def curve(times, *, faster: float = 1.0) -> list[Point]:
     ]
 
 
-def plan(**changes) -> Plan:
+def plan(**changes) -> ComparisonPlan:
     given: dict = {"baseline": "baseline", "candidates": ("flow", "baseline"), "seeds": (0, 1), "evaluation": "judge"}
-    given["base"] = experiment_of([ROOT / "config/experiments/quality.yaml"])
-    return Plan(**{**given, **changes})
+    given["base"] = load_experiment([ROOT / "config/experiments/quality.yaml"])
+    return ComparisonPlan(**{**given, **changes})
 
 
 @pytest.mark.parametrize("faster", [1.0, 1.7, 3.0, 0.6])
@@ -60,7 +60,9 @@ def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
 
 def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_bounds():
     made = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
-    assert {made.evaluations[point_name(run_name("averages", 0, 80), at)].ema for at in points(80)} == {0.1}
+    assert {made.evaluations[evaluation_name(run_name("averages", 0, 80), at)].ema for at in evaluation_steps(80)} == {
+        0.1
+    }
     assert {made.evaluations[bound].ema for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
 
 
@@ -100,7 +102,7 @@ def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_pat
 def test_seconds_of_another_environment_are_discarded_with_the_difference(tmp_path, monkeypatch, caplog):
     logging.getLogger("dithc").propagate = True
     kept = {f"{name} {plan().identity(name)} local": 1.0 for name in ("baseline", "flow")}
-    (tmp_path / quality.PLAN_FILE).write_text(seal({"environment": {"isa": "ref"}, "seconds": kept}))
+    (tmp_path / quality.PLAN_FILE).write_text(dump_checksummed({"environment": {"isa": "ref"}, "seconds": kept}))
     monkeypatch.setattr(quality, "_workflow", lambda *_, **__: 1)
     assert quality._seconds(plan(), tmp_path, "local", {"isa": "ref"}) == {"baseline": 1.0, "flow": 1.0}
     assert quality._seconds(plan(), tmp_path, "local", {"isa": "avx2"}) is None
@@ -180,21 +182,21 @@ def result(*, copies=0.25):
         per_step = 80 / STEPS[name]
         run = run_name(name, seed, STEPS[name])
         runs[run] = {"seconds_per_step_median": 7 * per_step}  # of a machine with other load, which has no effect
-        for at in points(STEPS[name]):
+        for at in evaluation_steps(STEPS[name]):
             fid = 100 - 10 * math.log(at * per_step * factors.get((name, seed), 1.0))
-            scores[point_name(run, at)] = {"fid": fid, "kid": 0.1, "copies": copies, "copies_held_out": 0.125}
+            scores[evaluation_name(run, at)] = {"fid": fid, "kid": 0.1, "copies": copies, "copies_held_out": 0.125}
     scores["baseline-untrained"] = {"fid": 200.0, "floor": 3.0, "n_generated": 64}
     scores["codec-f4-z8"] = {"fid": 5.0}
     flops = {"baseline": 2.0, "flow": 1.0}
     seconds = {name: 80 / steps for name, steps in STEPS.items()}
-    return judge(chosen, steps=STEPS, seconds=seconds, runs=runs, scores=scores, codecs={}, flops=flops)
+    return compare_runs(chosen, steps=STEPS, seconds=seconds, runs=runs, scores=scores, codecs={}, flops=flops)
 
 
 def test_operations_of_a_contender_include_the_second_pass_of_guide():
     base = load(ROOT / "config" / "experiments" / "quality.yaml")
     network = DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
     run = base.runs["baseline"].model_copy(update={"label_dropout": 0.5})
-    guided = run.model_copy(update={"guide": training.Guide(by="self", interval=[0.0, 0.5])})
+    guided = run.model_copy(update={"guide": training.GuidanceTrainingConfig(by="self", interval=[0.0, 0.5])})
     assert _flops(guided, network) == pytest.approx(_flops(run, network) * (1 + 0.25 / 3))
 
 

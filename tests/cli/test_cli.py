@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from dithc.cli import VERBS, main, module_of
-from dithc.config import Experiment
+from dithc.cli import VERBS, command_module, main
+from dithc.config import ExperimentConfig
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -54,7 +54,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
     """With any other status the launcher would restart all ranks."""
     told = []
-    monkeypatch.setattr("dithc.engine.comm.exit_report.tell_of_end", told.append)
+    monkeypatch.setattr("dithc.engine.comm.exit_report.report_exit", told.append)
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == status
@@ -104,7 +104,7 @@ def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch
 
 @pytest.mark.parametrize("verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "export"])
 def test_verb_that_writes_a_folder_says_which(verb):
-    module = import_module(module_of(verb))
+    module = import_module(command_module(verb))
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), ro_crate=None)
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
 
@@ -112,7 +112,7 @@ def test_verb_that_writes_a_folder_says_which(verb):
 def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
     from dithc.cli import STAGES, _told
 
-    resources = Experiment.model_fields["resources"].annotation
+    resources = ExperimentConfig.model_fields["resources"].annotation
     stages = set(get_args(get_args(resources)[0])) - {"default"}
     assert set(STAGES) == stages
     assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_told("sample", MemoryError()))

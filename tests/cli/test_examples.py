@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc.cli import GROUPS, VERBS, main, module_of
+from dithc.cli import GROUPS, VERBS, command_module, main
 from dithc.cli.bench.verb import KINDS
-from dithc.config import experiment_of
-from dithc.core.integrity import seal
+from dithc.config import load_experiment
+from dithc.core.integrity import dump_checksummed
 from dithc.engine import native
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def examples() -> list[str]:
     """Return all command lines, in the order of the commands; those on data of both datasets of the demo."""
     lines = []
     for verb in VERBS:
-        text = import_module(module_of(verb)).EXAMPLE
+        text = import_module(command_module(verb)).EXAMPLE
         lines += [command.strip() for line in text.splitlines() for command in line.split("&&")]
         if verb in GROUPS["data"]:
             lines.append(lines[-1].replace("landscape", "sentinel2"))
@@ -48,7 +48,7 @@ def examples() -> list[str]:
 def parsed(line: str) -> argparse.Namespace:
     """Parse a command line; SystemExit if it is invalid."""
     _, verb, *words = shlex.split(line)
-    module = import_module(module_of(verb))
+    module = import_module(command_module(verb))
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     return parser.parse_args(words)
@@ -106,10 +106,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     steps.write_text(
         "runs: {pretrain: {steps: 160, segment: 160, global_batch: 4}, sentinel2: {steps: 400, global_batch: 4}}"
     )
-    content = experiment_of([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
+    content = load_experiment([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
     small.write_text(json.dumps(content))
     (folder / "results/demo").mkdir(parents=True)
-    (folder / "results/demo/config.json").write_text(seal(content))  # written by `dithc run`
+    (folder / "results/demo/config.json").write_text(dump_checksummed(content))  # written by `dithc run`
     (folder / "profiles").symlink_to(ROOT / "profiles")
     done = run_lines(folder, cheap_examples())
     print(done.stdout)
@@ -214,7 +214,7 @@ def test_settings_of_the_documents_are_valid(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     complete = text.startswith("name:")
-    assert experiment_of([path] if complete else [ROOT / "config/experiments/demo.yaml", path]).runs
+    assert load_experiment([path] if complete else [ROOT / "config/experiments/demo.yaml", path]).runs
 
 
 def test_linked_file_and_section_exist() -> None:
@@ -241,7 +241,7 @@ def sections(path: Path) -> list[str]:
 @pytest.mark.parametrize("program", documented()[1])
 def test_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ runpy.run_path("setup.py", run_name="__main__")
 def test_wheel_works_outside_a_checkout(tmp_path: Path) -> None:
     """Build the wheel, install it without its dependencies, and plan the demo in a new project."""
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     source, wheels = tmp_path / "source", tmp_path / "wheels"
     for name in run("git", "ls-files", folder=ROOT).splitlines():
         if not name.startswith(("tests/", "docs/")) and (ROOT / name).is_file():

@@ -21,7 +21,7 @@ json.dump({name: os.environ[name] for name in names}, open(sys.argv[1], "w"))
     [(1, ["--launcher", "mpiexec", "--strategy", "dp", "--node-cpus", "2"], 2), (4, ["--strategy", "cftp"], 4)],
 )
 def test_a_machine_of_one_die_starts_one_rank_with_all_cores(monkeypatch, tmp_path, clusters, words, cpus):
-    monkeypatch.setattr(hardware, "discover", lambda: node(dies=1, clusters=clusters))
+    monkeypatch.setattr(hardware, "discover_machine", lambda: node(dies=1, clusters=clusters))
     out = tmp_path / "said.json"
     assert main(["launch", *words, "--", sys.executable, "-c", SAY, str(out)]) == 0
     assert json.loads(out.read_text()) == {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": "1"}
@@ -29,7 +29,7 @@ def test_a_machine_of_one_die_starts_one_rank_with_all_cores(monkeypatch, tmp_pa
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("cftp", 8), ("dp", 32), ("dp+tp", 32)])
 def test_ranks_are_counted_for_all_nodes(monkeypatch, strategy, ranks):
-    monkeypatch.setattr(hardware, "discover", lambda: node(dies=4, clusters=4))
+    monkeypatch.setattr(hardware, "discover_machine", lambda: node(dies=4, clusters=4))
     assert launch._counted(SimpleNamespace(strategy=strategy, nodes=2)) == (ranks, 16)
 
 

@@ -124,7 +124,7 @@ OTHER = [ImportError("No module named x"), OSError(28, "No space left"), ValueEr
 
 @pytest.mark.parametrize("error", [*REFUSED, *OTHER], ids=str)
 def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
-    assert (out_of_memory.asked(error) is not None) == (error in REFUSED)
+    assert (out_of_memory.requested_memory(error) is not None) == (error in REFUSED)
 
 
 def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tuple[str | None, str | None]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import Experiment, Machine, experiment_of, load, load_machine
+from dithc.config import ExperimentConfig, MachineConfig, load, load_experiment, load_machine
 from dithc.config.generate import page, schema_json
 from dithc.config.suggestions import sections
-from dithc.config.training import Run
+from dithc.config.training import RunConfig
 from dithc.core.logging import UserError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +50,7 @@ def test_every_key_is_on_the_page_once() -> None:
     text = page()
     titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert len(titles) == len(set(titles)), "two headings have the same anchor"
-    models = {(one.place, one.model): one.model for one in sections(Experiment)}.values()
+    models = {(one.place, one.model): one.model for one in sections(ExperimentConfig)}.values()
     assert text.count("\n| `") == sum(len(model.model_fields) for model in models)
 
 
@@ -285,8 +285,8 @@ def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_w
 
 
 def test_memory_of_a_run_counts_its_averages() -> None:
-    plain = Run.model_validate({"dataset": "x"})
-    more = Run.model_validate({"dataset": "x", "ema": {"lengths": [0.05, 0.1]}})
+    plain = RunConfig.model_validate({"dataset": "x"})
+    more = RunConfig.model_validate({"dataset": "x", "ema": {"lengths": [0.05, 0.1]}})
     assert (
         more.state_bytes - plain.state_bytes == more.snapshot_bytes - plain.snapshot_bytes == 8 * plain.model.parameters
     )
@@ -300,7 +300,7 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
         load(other)
     demo_file = ROOT / "config" / "experiments" / "demo.yaml"
     with pytest.raises(UserError, match=r"seed \(line 2, column 1 of configuration file .*other.yaml\)"):
-        experiment_of([demo_file, one, other])
+        load_experiment([demo_file, one, other])
     other.write_text("seed: 1\nmachine:\n  nodes: 1\n  nodes: 2\n")
     with pytest.raises(UserError, match=r"other.yaml, line 4, column 3: .*\n.*duplicate key `nodes`, first in line 3"):
         load(other)
@@ -313,7 +313,7 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
 def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     if text.startswith("config: 5"):
-        assert load_machine(tmp_path)[0] == Machine()
+        assert load_machine(tmp_path)[0] == MachineConfig()
         return
     with pytest.raises(UserError, match="fix:"):
         load_machine(tmp_path)
@@ -321,18 +321,18 @@ def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, t
 
 def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    experiment = experiment_of({"machine": {"launcher": "mpiexec", "ranks_per_node": "2"}, "name": "demo"})
+    experiment = load_experiment({"machine": {"launcher": "mpiexec", "ranks_per_node": "2"}, "name": "demo"})
     assert experiment.name == "demo"
     assert experiment.runs
     assert experiment.machine.ranks == 2
 
 
 def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
-    machine = experiment_of({"machine": {"launcher": "mpiexec", "strategy": "dp"}}).machine
+    machine = load_experiment({"machine": {"launcher": "mpiexec", "strategy": "dp"}}).machine
     assert machine.ranks is None
     assert machine.ranks_on(num_dies=2, num_clusters=8) == 8
-    assert experiment_of({"machine": {"launcher": "mpiexec"}}).machine.ranks_on(num_dies=2, num_clusters=8) == 2
-    assert experiment_of({"machine": {"strategy": "dp"}}).machine.ranks == 1
+    assert load_experiment({"machine": {"launcher": "mpiexec"}}).machine.ranks_on(num_dies=2, num_clusters=8) == 2
+    assert load_experiment({"machine": {"strategy": "dp"}}).machine.ranks == 1
 
 
 def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and_tiles() -> None:

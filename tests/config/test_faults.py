@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load
-from dithc.config.experiment import Experiment
+from dithc.config.experiment import ExperimentConfig
 from dithc.config.suggestions import ELSEWHERE, WORDS, sections
 from dithc.core.logging import UserError
 
@@ -66,7 +66,7 @@ def test_fault_is_named_with_its_place_and_what_was_meant(tmp_path: Path, old: s
 
 
 def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
-    known = {name for section in sections(Experiment) for name in section.model.model_fields}
+    known = {name for section in sections(ExperimentConfig) for name in section.model.model_fields}
     assert set(ELSEWHERE.values()) <= known
     assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "clip"}
     assert not set(WORDS) & set(WORDS.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dithc.config import experiment_of, load_machine
+from dithc.config import load_experiment, load_machine
 from dithc.workflow.snakemake_api import words_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,11 +20,11 @@ def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
 
 def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
     word = "machine={memory: {fast_budget_gib: 8}, cpus_per_rank: 19}"
-    machine = experiment_of({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
+    machine = load_experiment({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
     assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
     assert machine.memory.fast_budget_gib == 8
     word = "machine={scheduler: none, launcher: mpiexec, ranks_per_node: null}"
-    assert experiment_of({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
+    assert load_experiment({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
 
 
 def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_that_gave_way_is_said(
@@ -36,7 +36,7 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
     own = ["machine={ranks_per_node: 2, launcher: srun}", "name=mine"]
     logging.getLogger("dithc").propagate = True
     with caplog.at_level(logging.INFO, logger="dithc.workflow"):
-        experiment = experiment_of([one, two], above=[("cluster", [SLURM, "title=T"]), ("the command line", own)])
+        experiment = load_experiment([one, two], above=[("cluster", [SLURM, "title=T"]), ("the command line", own)])
     assert (experiment.seed, experiment.title, experiment.name) == (2, "T", "mine")
     machine = experiment.machine
     assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_minutes) == (38, 2, 9)
@@ -57,7 +57,7 @@ def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path,
     driver = engine(args=["machine={nodes: 2}"])
     above = words_of(driver, ["-n", "--profile", str(tmp_path / "site"), "-C", "machine={nodes: 2}", "--", "all"])
     job = words_of(engine(main=False, args=driver.config_settings.config_args), ["--mode", "remote"])
-    first, again = (experiment_of({}, above=words) for words in (above, job))
+    first, again = (load_experiment({}, above=words) for words in (above, job))
     assert first == again
     assert (first.machine.launcher, first.machine.nodes, first.title) == ("mpiexec", 2, "T")
 

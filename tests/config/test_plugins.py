@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Experiment, load, stage_spec
+from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 from dithc.core.logging import UserError
 from tests.brought import HERE, Last, bring
@@ -45,7 +45,7 @@ def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) ->
     }
 
 
-def spec(experiment: Experiment, stage: str, name: str) -> dict[str, Any]:
+def spec(experiment: ExperimentConfig, stage: str, name: str) -> dict[str, Any]:
     return stage_spec(experiment, stage, name)
 
 

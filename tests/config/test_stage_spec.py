@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Experiment, load, stage_spec
+from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
 STABLE = {"train": "bf6e1b256276", "latents": "0620e8cd9b81", "sample": "e87a5c75d7d0"}
 
 
-def experiment(*, views: int = 2, **run: Any) -> Experiment:
+def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:
     """Return a run on a dataset of images."""
     dataset = {
         "views": views,

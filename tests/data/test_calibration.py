@@ -12,7 +12,7 @@ from dithc.config import datasets
 from dithc.data import synthesize
 from dithc.data.calibration import Acquisition, calibrate, sun_distance, table
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 
 # Earth-Sun distances in astronomical units by day of year: Landsat 7 Science Data Users Handbook, table 11.4.
 HANDBOOK = {1: 0.98331, 32: 0.98536, 60: 0.99084, 91: 0.99926, 121: 1.00756, 152: 1.01403, 182: 1.01667, 213: 1.01497}
@@ -22,8 +22,8 @@ DN = np.array([100, 200, 300, 400], np.uint16).reshape(4, 1, 1)
 NONE_INVALID = np.zeros((1, 1), dtype=bool)
 
 
-def settings(**changes: Any) -> datasets.Gaofen2:
-    return datasets.Gaofen2.model_validate({"kind": "gaofen2", "path": "x", "calibrate": "radiance", **changes})
+def settings(**changes: Any) -> datasets.Gaofen2Source:
+    return datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "calibrate": "radiance", **changes})
 
 
 def test_the_distance_of_the_sun_is_the_handbooks() -> None:
@@ -65,7 +65,7 @@ def test_invalid_pixels_stay_zero_and_others_may_be_negative() -> None:
     ],
 )
 def test_years_and_cameras_that_are_not_published_are_refused(of: Acquisition) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SceneRejectedError) as refused:
         calibrate(DN, NONE_INVALID, source=settings(), of=of)
     assert refused.value.reason == Reason.NOT_CALIBRATED
     assert "coefficients" in refused.value.fix
@@ -77,7 +77,7 @@ def test_years_and_cameras_that_are_not_published_are_refused(of: Acquisition) -
     [{"solar_zenith": None}, {"solar_zenith": 89.0}, {"solar_zenith": -1.0}, {"satellite": "GF6", "sensor": "PMS"}],
 )
 def test_reflectance_without_the_suns_height_or_light_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SceneRejectedError) as refused:
         calibrate(
             DN, NONE_INVALID, source=settings(calibrate="reflectance"), of=Acquisition(**{**vars(PMS1_2018), **changes})
         )

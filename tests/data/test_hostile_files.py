@@ -16,14 +16,14 @@ from dithc.core.logging import UserError
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.raster.jpeg2000_check import EOC, HOLE_BYTES, check_codestream
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Reason, Refused, Rejection, Scene
+from dithc.data.scene import Reason, Rejection, Scene, SceneRejectedError
 
 BANDS = ["B02", "B03", "B04", "B08"]
 END_MARKER = EOC.to_bytes(2)
 GRID: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
 
 
-def read(folder: Path, **settings: Any) -> dict[str, Scene | Refused]:
+def read(folder: Path, **settings: Any) -> dict[str, Scene | SceneRejectedError]:
     declared = {
         "kind": "sentinel2-array",
         "path": str(folder),
@@ -32,11 +32,11 @@ def read(folder: Path, **settings: Any) -> dict[str, Scene | Refused]:
         "offset": 0.0,
         **settings,
     }
-    found = read_scenes(datasets.Sentinel2Array(**declared), folder)
+    found = read_scenes(datasets.Sentinel2ArraySource(**declared), folder)
     return {scene.scene_id: scene.refused if isinstance(scene, Rejection) else scene for scene in found}
 
 
-def refusal(folder: Path, **settings: Any) -> Refused:
+def refusal(folder: Path, **settings: Any) -> SceneRejectedError:
     (found,) = read(folder, **settings).values()
     assert all((found.what, found.got, found.expected, found.fix))
     return found
@@ -197,10 +197,10 @@ def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Pat
         struct.pack_into(">II", content, place, 400_000, 400_000)
     tiled_jp2.write_bytes(content)
     found = read(tmp_path)
-    assert {name: one.reason for name, one in found.items() if isinstance(one, Refused)} == dict.fromkeys(
+    assert {name: one.reason for name, one in found.items() if isinstance(one, SceneRejectedError)} == dict.fromkeys(
         found, Reason.READ_ERROR
     )
-    assert isinstance(found["a.tif"], Refused)
+    assert isinstance(found["a.tif"], SceneRejectedError)
     assert "GiB" in found["a.tif"].got
 
 
@@ -214,7 +214,7 @@ def test_what_is_no_file_and_names_that_are_not_utf8_are_rows(tmp_path: Path, la
     (tmp_path / "linked.npy").symlink_to("good.npy")
     found = read(tmp_path)
     assert [name for name, one in found.items() if isinstance(one, Scene)] == ["good.npy", "linked.npy"]
-    refused = {name: one.got for name, one in found.items() if isinstance(one, Refused)}
+    refused = {name: one.got for name, one in found.items() if isinstance(one, SceneRejectedError)}
     assert refused.keys() == {"a.npy", "b.tif", "c.tif", "d.jp2", "e\\udcff.npy"}
     assert "nowhere" in refused["a.npy"]
     assert "device" in refused["c.tif"]
@@ -227,11 +227,13 @@ def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.nd
     content, good = (tmp_path / "scene.tif").read_bytes(), struct.pack("<3d", 10.0, 10.0, 0.0)
     assert good in content
     (tmp_path / "scene.tif").write_bytes(content.replace(good, struct.pack("<3d", side, side, 0.0)))
-    source = datasets.Gaofen2(kind="gaofen2", path=str(tmp_path))
+    source = datasets.Gaofen2Source(kind="gaofen2", path=str(tmp_path))
     for found in (
         *read_scenes(source, tmp_path),
         *read_scenes(
-            datasets.Sentinel2Array(kind="sentinel2-array", path=str(tmp_path), bands=BANDS, units="dn", offset=0.0),
+            datasets.Sentinel2ArraySource(
+                kind="sentinel2-array", path=str(tmp_path), bands=BANDS, units="dn", offset=0.0
+            ),
             tmp_path,
         ),
     ):
@@ -255,7 +257,13 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
         write_geotiff(tmp_path / "e.tif", land, **GRID)
         (tmp_path / "e.tif.msk").write_text(wmts)
         found = read(tmp_path)
-        assert [type(one) for one in found.values()] == [Refused, Refused, Scene, Scene, Refused]
+        assert [type(one) for one in found.values()] == [
+            SceneRejectedError,
+            SceneRejectedError,
+            Scene,
+            Scene,
+            SceneRejectedError,
+        ]
         with pytest.raises(BlockingIOError):
             listener.accept()
 

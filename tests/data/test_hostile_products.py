@@ -12,7 +12,7 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, Rejection, Scene
 from tests.data.readers.reading import reader
 
-read_all, read_one, refusal = reader(datasets.Sentinel2, kind="sentinel2")
+read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 def images(product: Path, pattern: str) -> list[Path]:

@@ -30,7 +30,7 @@ def textured(count: int, side: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     ).astype(np.float32)
 
 
-_, read_one, refusal = reader(datasets.Gaofen2, kind="gaofen2", **SHARP)
+_, read_one, refusal = reader(datasets.Gaofen2Source, kind="gaofen2", **SHARP)
 
 
 @pytest.fixture
@@ -181,4 +181,4 @@ def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: 
 )
 def test_settings_without_effect_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="pansharpen"):
-        datasets.Gaofen2.model_validate({"kind": "gaofen2", "path": "x", "pansharpen": "gsa", **wrong})
+        datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "pansharpen": "gsa", **wrong})

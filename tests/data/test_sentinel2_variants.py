@@ -12,7 +12,7 @@ from dithc.config import datasets
 from dithc.data.parquet import read_rows
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
 from tests.inputs.safe_variants import VARIANTS, write_variant
 
 LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
@@ -31,8 +31,8 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-def read(folder: Path, **settings: Any) -> list[Scene | Refused]:
-    source = datasets.Sentinel2(kind="sentinel2", path="x", **settings)
+def read(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
+    source = datasets.Sentinel2Source(kind="sentinel2", path="x", **settings)
     return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
 
 
@@ -100,7 +100,7 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
     invented: Callable[[str], Path], variant: str, clouds: dict[str, Any]
 ) -> None:
     plain, *_ = read(invented(variant))
-    masked, *_ = read(invented(variant), clouds=datasets.ProductClouds(**clouds))
+    masked, *_ = read(invented(variant), clouds=datasets.ProductCloudsConfig(**clouds))
     assert not (plain.mask == Mask.CLOUD).any()
     cloudy, blue = masked.mask == Mask.CLOUD, masked.pixels[masked.bands.index("B02")]
     assert 0.01 < cloudy.mean() < 0.3

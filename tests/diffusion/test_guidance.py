@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import UserError
-from dithc.diffusion import guided
+from dithc.diffusion import guided_denoiser
 
 NULL = 9
 
@@ -29,7 +29,7 @@ X, T, LABELS = torch.randn(2, 4, 2, 2), torch.tensor([5, 5]), torch.tensor([1, 2
 
 def test_both_halves_go_through_the_model_in_one_batch() -> None:
     model = Model()
-    guided(model, LABELS, null_label=NULL, scale=4.0)(X, T)
+    guided_denoiser(model, LABELS, null_label=NULL, scale=4.0)(X, T)
     ((x, t, y),) = model.batches
     assert torch.equal(x, torch.cat([X, X]))
     assert t.tolist() == [5, 5, 5, 5]
@@ -37,13 +37,13 @@ def test_both_halves_go_through_the_model_in_one_batch() -> None:
 
 
 def test_all_channels_of_the_noise_are_guided_and_the_variance_is_the_labelled_one() -> None:
-    out = guided(Model(), LABELS, null_label=NULL, scale=1.5)(X, T)
+    out = guided_denoiser(Model(), LABELS, null_label=NULL, scale=1.5)(X, T)
     assert out[:, :4].flatten(1).unique(dim=1).flatten().tolist() == [NULL + 1.5 * (1 - NULL), NULL + 1.5 * (2 - NULL)]
     assert out[:, 4:].flatten(1).unique(dim=1).flatten().tolist() == [10, 20]
 
 
 def test_first_three_leaves_the_other_channels_as_labelled() -> None:
-    out = guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="first3")(X, T)
+    out = guided_denoiser(Model(), LABELS, null_label=NULL, scale=1.5, channels="first3")(X, T)
     assert out[0, :, 0, 0].tolist() == [NULL + 1.5 * (1 - NULL)] * 3 + [1] + [10] * 4
 
 
@@ -51,8 +51,8 @@ def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
     for t, is_inside in ((19, False), (20, True), (30, True), (30.5, False)):
         model, plain = Model(), Model()
         at = torch.tensor([t, t])
-        out = guided(model, LABELS, null_label=NULL, scale=3.0, interval=(20, 30))(X, at)
-        expected = guided(plain, LABELS, null_label=NULL, scale=3.0 if is_inside else 1.0)(X, at)
+        out = guided_denoiser(model, LABELS, null_label=NULL, scale=3.0, interval=(20, 30))(X, at)
+        expected = guided_denoiser(plain, LABELS, null_label=NULL, scale=3.0 if is_inside else 1.0)(X, at)
         assert torch.equal(out, expected)
         assert [len(batch[0]) for batch in model.batches] == [4 if is_inside else 2]
 
@@ -66,7 +66,7 @@ def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label:
     def guide(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x.sin() + y.reshape(-1, 1, 1, 1), x - 1], dim=1)
 
-    out = guided(own, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
+    out = guided_denoiser(own, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
     theirs, ours = guide(X, T, LABELS if null_label is None else torch.full_like(LABELS, NULL)), own(X, T, LABELS)
     expected = theirs + 1.7 * (ours - theirs)
     stop = 4 if channels == "all" else 3
@@ -76,18 +76,18 @@ def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label:
 
 def test_guide_is_not_run_at_scale_one_or_outside_of_the_interval() -> None:
     guide = Model()
-    guided(Model(), LABELS, null_label=None, scale=1.0, guide=guide)(X, T)
-    guided(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(6, 9))(X, T)
+    guided_denoiser(Model(), LABELS, null_label=None, scale=1.0, guide=guide)(X, T)
+    guided_denoiser(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(6, 9))(X, T)
     assert not guide.batches
-    guided(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(5, 9))(X, T)
+    guided_denoiser(Model(), LABELS, null_label=None, scale=2.0, guide=guide, interval=(5, 9))(X, T)
     assert [batch[2].tolist() for batch in guide.batches] == [[1, 2]]
 
 
 def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> None:
     with pytest.raises(UserError, match="null label"):
-        guided(Model(), LABELS, null_label=None, scale=1.5)
+        guided_denoiser(Model(), LABELS, null_label=None, scale=1.5)
     with pytest.raises(UserError, match="all or first3"):
-        guided(Model(), LABELS, null_label=NULL, scale=1.5, channels="last")  # type: ignore[arg-type]
+        guided_denoiser(Model(), LABELS, null_label=NULL, scale=1.5, channels="last")  # type: ignore[arg-type]
 
 
 class Listens:
@@ -108,29 +108,29 @@ TOLD = torch.tensor([[[1.0, 3.0]], [[4.0, 6.0]]])  # (N, 1, 2): means 2 and 5
 @pytest.mark.parametrize("shape", [(1, 2), (1, 1, 2), (2, 1, 2)])
 def test_null_condition_is_a_tensor_of_one_image_or_of_each(shape: tuple[int, ...]) -> None:
     model = Listens()
-    out = guided(model, TOLD, null=torch.full(shape, 0.5, dtype=torch.float64), scale=3.0)(X, T)
+    out = guided_denoiser(model, TOLD, null=torch.full(shape, 0.5, dtype=torch.float64), scale=3.0)(X, T)
     assert [tuple(asked.shape) for asked in model.asked] == [(4, 1, 2)]  # both halves in one batch
     assert out[:, 0, 0, 0].tolist() == [0.5 + 3.0 * (2.0 - 0.5), 0.5 + 3.0 * (5.0 - 0.5)]
 
 
 def test_null_condition_that_is_no_tensor_is_given_as_it_is() -> None:
     model = Listens()
-    out = guided(model, TOLD, null=None, scale=3.0)(X, T)
+    out = guided_denoiser(model, TOLD, null=None, scale=3.0)(X, T)
     assert [asked is None for asked in model.asked] == [False, True]
     assert out[:, 0, 0, 0].tolist() == [7.0 + 3.0 * (2.0 - 7.0), 7.0 + 3.0 * (5.0 - 7.0)]
 
 
 def test_guide_is_given_the_null_condition() -> None:
     model, guide = Listens(), Listens()
-    out = guided(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
+    out = guided_denoiser(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
     assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
     assert torch.equal(guide.asked[0], torch.zeros(2, 1, 2))
 
 
 def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:
     with pytest.raises(UserError, match=r"shape of the null condition[\s\S]*\(3,\)[\s\S]*\(1, 2\)"):
-        guided(Listens(), TOLD, null=torch.zeros(3), scale=2.0)
+        guided_denoiser(Listens(), TOLD, null=torch.zeros(3), scale=2.0)
     with pytest.raises(UserError, match="both `null_label` and `null`"):
-        guided(Model(), LABELS, null_label=9, null=torch.tensor(9), scale=2.0)
+        guided_denoiser(Model(), LABELS, null_label=9, null=torch.tensor(9), scale=2.0)
     with pytest.raises(UserError, match="without a null label"):
-        guided(Model(), LABELS, scale=2.0)
+        guided_denoiser(Model(), LABELS, scale=2.0)

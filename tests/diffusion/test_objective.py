@@ -19,7 +19,7 @@ LAST_DRAW = 1 - 2.0**-53
 
 
 def objective(**settings: object) -> Objective:
-    return Objective.of(training.Objective.model_validate(settings))
+    return Objective.of(training.ObjectiveConfig.model_validate(settings))
 
 
 def images(num: int = len(T), *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

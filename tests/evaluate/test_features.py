@@ -10,7 +10,7 @@ import pytest
 
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError
-from dithc.evaluate import Extractor, extract
+from dithc.evaluate import Extractor, extract_features
 from dithc.evaluate.statistics import Statistics
 from tests.evaluate.conftest import image_set
 
@@ -24,7 +24,9 @@ def run(extractor: Extractor, images: np.ndarray, folder: Path, **changes: Any) 
     settings: dict[str, Any] = {"batch": 7, "shard_size": 25}
     of_set = {name: changes.pop(name) for name in list(changes) if name not in ("batch", "shard_size", "group")}
     return dict(
-        extract(image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes))
+        extract_features(
+            image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes)
+        )
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dithc.core.logging import UserError
-from dithc.evaluate import Extractor, compare, extract
+from dithc.evaluate import Extractor, compare_features, extract_features
 from dithc.evaluate.memorization import MOST_QUERIES, copied_share, evenly, take
 from dithc.evaluate.shards import TURNED_FILES
 from tests.evaluate.conftest import image_set
@@ -137,14 +137,14 @@ def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[.
         for name, rows in (("real", np.arange(TRAIN, REAL)), ("generated", np.arange(GENERATED))):
             shown = getattr(sets, name)
             images = image_set(shown, name, not_learnt=rows)
-            extract(images, coarse, tmp_path / name, shard_size=16, batch=7, turned=turned)
+            extract_features(images, coarse, tmp_path / name, shard_size=16, batch=7, turned=turned)
         return tmp_path / "real", tmp_path / "generated"
 
     return run
 
 
 def test_turned_copies_are_found_which_an_upright_search_misses(make, coarse, sets):
-    numbers = compare(*make(), is_train=IS_TRAIN)
+    numbers = compare_features(*make(), is_train=IS_TRAIN)
     real, generated = (np.stack([coarse(view) for view in turns(one)]) for one in (sets.real, sets.generated))
     train = real[0, :TRAIN]
     assert numbers["copies"] == truth(train, generated) >= COPIES / GENERATED
@@ -156,13 +156,13 @@ def test_turned_copies_are_found_which_an_upright_search_misses(make, coarse, se
 def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
     plain = make(turned=False)
     before = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in plain]
-    numbers = compare(*plain, is_train=IS_TRAIN)
+    numbers = compare_features(*plain, is_train=IS_TRAIN)
     more = make()
     for folder, known in zip(more, before, strict=True):
         found = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert found.keys() - known.keys() == set(TURNED_FILES)
         assert all(found[name] == content for name, content in known.items())
-    again = compare(*more, is_train=IS_TRAIN)
+    again = compare_features(*more, is_train=IS_TRAIN)
     assert [numbers[name] for name in ("fid", "kid", "floor")] == [again[name] for name in ("fid", "kid", "floor")]
     assert [numbers[name] for name in SHARES] == [None] * 3
     assert any("copies were not searched" in text for text in numbers["warnings"])
@@ -178,25 +178,25 @@ def test_what_an_interrupted_run_left_is_used_again_and_damage_is_not(make, coar
     assert coarse.network.seen == seen
     (generated / TURNED_FILES[0]).write_bytes(content[:-4] + b"abcd")
     with pytest.raises(UserError, match="cannot be used"):
-        compare(real, generated, is_train=IS_TRAIN)
+        compare_features(real, generated, is_train=IS_TRAIN)
     make()
     assert (generated / TURNED_FILES[0]).read_bytes() == content
     assert coarse.network.seen == seen + 7 * GENERATED
     (real / TURNED_FILES[0]).unlink()
     with pytest.raises(UserError, match="cannot be used"):
-        compare(real, generated, is_train=IS_TRAIN)
+        compare_features(real, generated, is_train=IS_TRAIN)
 
 
 def test_turned_images_of_other_tiles_are_refused(make):
     with pytest.raises(UserError, match="features of other images"):
-        compare(*make(), is_train=np.arange(REAL) < TRAIN + 1)
+        compare_features(*make(), is_train=np.arange(REAL) < TRAIN + 1)
 
 
 def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_path):
     _, generated = make()
     shown = sets.real[:TRAIN]
-    extract(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
-    numbers = compare(tmp_path / "train", generated, is_train=np.ones(TRAIN, bool))
+    extract_features(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
+    numbers = compare_features(tmp_path / "train", generated, is_train=np.ones(TRAIN, bool))
     assert numbers["copies"] >= COPIES / GENERATED
     assert numbers["copies_held_out"] is None
     assert numbers["copies_n"] == [GENERATED]
@@ -204,11 +204,11 @@ def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_p
 
 def test_without_train_tiles_nothing_is_said_of_copies(make):
     real, generated = make()
-    for numbers in (compare(real, generated), compare(real, generated, is_train=np.arange(REAL) < 1)):
+    for numbers in (compare_features(real, generated), compare_features(real, generated, is_train=np.arange(REAL) < 1)):
         assert [numbers[name] for name in SHARES] == [None] * 3
         assert not any("copies" in text for text in numbers["warnings"])
 
 
 def test_features_of_other_tiles_are_refused(make):
     with pytest.raises(UserError, match="features of 60 tiles"):
-        compare(*make(), is_train=np.arange(59) < 30)
+        compare_features(*make(), is_train=np.arange(59) < 30)

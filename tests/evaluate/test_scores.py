@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.evaluate import Extractor, compare, extract
-from dithc.evaluate.distances.frechet import floor
+from dithc.evaluate import Extractor, compare_features, extract_features
+from dithc.evaluate.distances.frechet import fid_floor
 from tests.evaluate.conftest import image_set
 
 
@@ -17,8 +17,8 @@ from tests.evaluate.conftest import image_set
 def folders(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> tuple[Path, Path]:
     """Features of 60 real images and of 40 darker images."""
     real, generated = tmp_path / "real", tmp_path / "generated"
-    extract(image_set(images, "r"), extractor, real, shard_size=16)
-    extract(image_set(images[:40] // 2, "g"), extractor, generated)
+    extract_features(image_set(images, "r"), extractor, real, shard_size=16)
+    extract_features(image_set(images[:40] // 2, "g"), extractor, generated)
     return real, generated
 
 
@@ -28,12 +28,12 @@ def features(folder: Path) -> np.ndarray:
 
 def test_document_holds_what_is_needed_to_judge_the_score(folders: tuple[Path, Path]) -> None:
     real, generated = folders
-    document = compare(real, generated, seed=3)
+    document = compare_features(real, generated, seed=3)
     x, y = features(real), features(generated)
     root = np.linalg.eigvals(np.cov(x.T) @ np.cov(y.T)).real
     wanted = ((x.mean(0) - y.mean(0)) ** 2).sum() + np.trace(np.cov(x.T) + np.cov(y.T)) - 2 * np.sqrt(root).sum()
     assert document["fid"] == pytest.approx(wanted, rel=1e-8)
-    assert document["floor"] == pytest.approx(floor([x], seed=3).fid, rel=1e-9)
+    assert document["floor"] == pytest.approx(fid_floor([x], seed=3).fid, rel=1e-9)
     assert document["floor_n"] == [30, 30]
     assert (document["n_real"], document["n_generated"]) == (60, 40)
     assert (document["sha256"], document["resize"], document["comparable"]) == ("ab" * 32, "none", False)
@@ -51,8 +51,8 @@ def test_a_missing_floor_has_its_true_reason(
     count: int, extractor: Extractor, images: np.ndarray, tmp_path: Path
 ) -> None:
     for name in "ab":
-        extract(image_set(images[:count], name), extractor, tmp_path / name)
-    document = compare(tmp_path / "a", tmp_path / "b")
+        extract_features(image_set(images[:count], name), extractor, tmp_path / name)
+    document = compare_features(tmp_path / "a", tmp_path / "b")
     reasons = [text for text in document["warnings"] if "no floor of real half" in text]
     assert (document["floor"] is None) == (count < 4)
     assert reasons == (
@@ -63,7 +63,7 @@ def test_a_missing_floor_has_its_true_reason(
 
 
 def test_same_set_twice_is_zero_and_said(folders: tuple[Path, Path]) -> None:
-    document = compare(folders[0], folders[0])
+    document = compare_features(folders[0], folders[0])
     assert document["fid"] == pytest.approx(0, abs=1e-6)
     assert "real and generated images are the same set" in document["warnings"]
 
@@ -73,8 +73,8 @@ def test_few_images_of_a_comparable_extractor_are_warned_of(
 ) -> None:
     published = replace(extractor, comparable=True, note="published")
     for name in "ab":
-        extract(image_set(images, name, stretch=""), published, tmp_path / name)
-    warnings = compare(tmp_path / "a", tmp_path / "b")["warnings"]
+        extract_features(image_set(images, name, stretch=""), published, tmp_path / name)
+    warnings = compare_features(tmp_path / "a", tmp_path / "b")["warnings"]
     assert any("fewer than 10000 images" in text for text in warnings)
     assert any("display stretch is not recorded" in text for text in warnings)
 
@@ -82,33 +82,33 @@ def test_few_images_of_a_comparable_extractor_are_warned_of(
 def test_different_extractors_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
     real, generated = folders
     other = replace(extractor, sha256="cd" * 32)
-    extract(image_set(images, "g"), other, generated)
+    extract_features(image_set(images, "g"), other, generated)
     with pytest.raises(UserError, match="sha256"):
-        compare(real, generated)
+        compare_features(real, generated)
 
 
 def test_different_stretches_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
     real, generated = folders
-    extract(image_set(images, "g", stretch="other"), extractor, generated)
+    extract_features(image_set(images, "g", stretch="other"), extractor, generated)
     with pytest.raises(UserError, match="stretch: 's' and 'other'"):
-        compare(real, generated)
+        compare_features(real, generated)
 
 
 def test_incomplete_folder_is_refused(folders: tuple[Path, Path]) -> None:
     (folders[1] / "features.json").unlink()
     for folder in (folders[1], folders[1] / "absent"):
         with pytest.raises(UserError, match="is incomplete"):
-            compare(folders[0], folder)
+            compare_features(folders[0], folder)
 
 
 def test_damaged_shard_is_refused(folders: tuple[Path, Path]) -> None:
     shard = folders[0] / "shard-00001.npy"
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(UserError, match=r"shard-00001\.npy cannot be used"):
-        compare(*folders)
+        compare_features(*folders)
 
 
 def test_statistics_of_other_features_are_refused(folders: tuple[Path, Path]) -> None:
     (folders[0] / "stats.npz").write_bytes((folders[1] / "stats.npz").read_bytes())
     with pytest.raises(UserError, match="does not belong to the features in its folder"):
-        compare(*folders)
+        compare_features(*folders)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.evaluate.statistics import Origin, Statistics
+from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 RNG = np.random.default_rng(0)
-ORIGIN = Origin(extractor="w.pth", kind="inception", sha256="aa", resize="clean", set_hash="s", note="words")
+ORIGIN = FeatureOrigin(extractor="w.pth", kind="inception", sha256="aa", resize="clean", set_hash="s", note="words")
 
 
-def stream(rows: np.ndarray, *cuts: int, origin: Origin = ORIGIN) -> Statistics:
+def stream(rows: np.ndarray, *cuts: int, origin: FeatureOrigin = ORIGIN) -> Statistics:
     statistics = Statistics(rows.shape[1], origin=origin)
     for part in np.split(rows, cuts):
         statistics.update(part)

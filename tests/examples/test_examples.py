@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dithc.config import load
-from dithc.core.artifacts import Store
+from dithc.core.artifacts import CheckpointStore
 from dithc.diffusion import Schedule, sample
 from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise
 from tests.brought import bring_example
@@ -111,7 +111,7 @@ def test_foreign_model_learns_on_two_ranks_and_goes_on_where_it_ended(tmp_path: 
     )
     assert "continuing from step 10" in ended.stderr
     assert "ZeRO-1: 2 ranks" in whole.stderr
-    assert Store(tmp_path / "a").steps() == [10, 30]
+    assert CheckpointStore(tmp_path / "a").steps() == [10, 30]
     found, told = (dict(re.findall(r"^step (\d+): (.*)$", done.stdout, re.MULTILINE)) for done in (ended, whole))
     assert sorted(found) == ["20", "30"]
     assert float(told["30"].split()[1].rstrip(",")) < float(told["10"].split()[1].rstrip(","))

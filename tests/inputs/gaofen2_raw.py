@@ -22,7 +22,7 @@ from dithc.data.rpc import F64, TERMS, Rpc
 from dithc.data.synthetic import gaofen2
 from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow
-from dithc.data.synthetic.noise import F32, Grid, fractal, generator
+from dithc.data.synthetic.noise import F32, PixelGrid, fractal, generator
 from dithc.data.synthetic.spectra import reflectance
 
 RATIO = 4
@@ -75,7 +75,7 @@ class RawProduct:
     def terrain(self) -> Terrain:
         """Return the terrain of the complete land."""
         side = int(np.ceil(MARGIN * self.scene.size * self.scene.gsd / DEM_GSD_M)) + 1
-        grid = Grid(side, side, DEM_GSD_M)
+        grid = PixelGrid(side, side, DEM_GSD_M)
         hills = fractal(generator(self.seed, 4, self.scene.index, 2), grid, largest_m=900.0, slope=2.8)
         return Terrain(hills * np.float32(RELIEF_M) + np.float32(BASE_M), *self.corner)
 
@@ -84,7 +84,7 @@ class RawProduct:
         """Reflectance (4, H, W) of the land at the panchromatic pixel size, north up from `corner`."""
         gsd = self.scene.gsd / RATIO
         side = int(MARGIN * self.scene.size * RATIO)
-        land = grow(generator(self.seed, 4, self.scene.index, 0), Grid(side, side, gsd), COUNTRYSIDE)
+        land = grow(generator(self.seed, 4, self.scene.index, 0), PixelGrid(side, side, gsd), COUNTRYSIDE)
         return reflectance(land, generator(self.seed, 4, self.scene.index, 1), bands=gaofen2.SENTINEL2_BANDS)
 
     def rpc(self, *, pan: bool) -> Rpc:

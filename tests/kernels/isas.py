@@ -23,7 +23,9 @@ def runs(name: str, *, emulates_tiles: bool = False) -> bool:
 def needed(name: str) -> str:
     """Return an instruction set; skip the test if the library or this CPU lacks it."""
     if not runs(name):
-        pytest.skip(f"this CPU does not run {name}" if native.library() else f"C kernels: {native.load().reason}")
+        pytest.skip(
+            f"this CPU does not run {name}" if native.library() else f"C kernels: {native.load_library().reason}"
+        )
     return name
 
 

@@ -296,7 +296,7 @@ print(run(31))
 def test_scratch_memory_of_few_long_heads_grows_with_threads_and_not_with_heads():
     """Sums of dQ per segment at 8 threads, T = 4,096 and K = 8 would take 31 MiB for 31 heads, and 4 MiB for 4 heads."""
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     grown = float(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout)
     assert grown < 8
 

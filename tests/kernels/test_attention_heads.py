@@ -102,7 +102,7 @@ def test_keys_that_no_query_sees_have_gradient_zero(isa):
 
 def test_what_does_not_go_together_is_refused():
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     three, two = torch.randn(1, 3, 4, 8), torch.randn(1, 2, 4, 8)
     with pytest.raises(ValueError, match="hc_attention_heads_forward"):
         autograd_functions.attention_forward(three, two, two, Attention(1.0, causal=False))  # 2 does not divide 3

@@ -12,7 +12,7 @@ CANARY = 93
 @pytest.fixture(autouse=True)
 def _needs_library():
     if native.library() is None:
-        pytest.skip(f"no library: {native.load().reason}")
+        pytest.skip(f"no library: {native.load_library().reason}")
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_143, 262_144, 1_000_003])

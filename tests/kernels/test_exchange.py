@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from dithc.engine import native
-from dithc.engine.comm.process_group.shm_collectives import WHOLES, Pieces, _Whole
+from dithc.engine.comm.process_group.shm_collectives import WHOLES, ChunkLayout, _Whole
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
-pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 F32, BF16 = torch.float32, torch.bfloat16
 SLOTS, SLOT_BYTES = 2, 1024
 COMBINATIONS = {0: torch.sum, 1: torch.prod, 2: torch.amax, 3: torch.amin}
@@ -42,7 +42,7 @@ class Ranks:
         """Return consecutive pieces of a chunk, one per rank."""
         line = 64 // wire.itemsize
         length = -(-count // len(self.handles) // line) * line
-        return Pieces([min(rank * length, count) for rank in range(len(self.handles))], length, limit=count)
+        return ChunkLayout([min(rank * length, count) for rank in range(len(self.handles))], length, limit=count)
 
     def put(self, rank, number, x, wire, timeout=0):
         pieces = self.cut(x.numel(), wire)
@@ -212,7 +212,7 @@ def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
 def test_wrong_arguments_are_refused(change):
     group = Ranks(2, ISAS[0])
     values = {"count": 4, "type": 0, "x": torch.ones(4).data_ptr()} | change
-    pieces = Pieces([0, 4], values["count"])
+    pieces = ChunkLayout([0, 4], values["count"])
     with pytest.raises(ValueError, match="hc_exchange_put"):
         group.library.hc_exchange_put(
             *(group.handles[0], 0, pieces.address, values["x"], 0, values["type"], 0, ctypes.byref(group.other))

@@ -24,7 +24,7 @@ from tests.kernels.test_gemm import (
     product,
 )
 
-pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 TYPES = [(F32, F32, F32, F32), (F32, BF16, F32, BF16), (BF16, F32, BF16, BF16), (BF16, BF16, BF16, F32)]
 # Threads share complete lines of columns, starting at 8 Ki elements of the large matrix.
 WIDTHS = (515, 1, 130, 16, 65, 15, 64, 17, 63, 300)

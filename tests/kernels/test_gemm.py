@@ -31,7 +31,7 @@ GELU_ROUND = 16  # roundings and conditioning of gelu and its gradient
 
 
 ISAS = [name for name in ALL if runs(name)]
-pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 
 
 @pytest.fixture(params=newest_and_in_turn(ISAS))

@@ -15,7 +15,7 @@ from dithc.engine.native.loading import isa_number
 from dithc.engine.native.signatures import Machine
 from tests.kernels.test_gemm import BF16, F32, ISAS, arguments, check, matrix, product
 
-pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 MACHINES = [(1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (3, 6)]  # clusters and threads
 BY_COST, ROWS, COLUMNS = 0, 1, 2
 SHAPES = [(97, 210, 65), (210, 97, 130), (5, 300, 70), (300, 5, 70), (1, 1, 40), (47, 3, 17)]

@@ -9,7 +9,7 @@ from dithc.engine import native
 from dithc.engine.hcops.c import matrix
 
 if native.library() is None:
-    pytest.skip(f"C kernels: {native.load().reason}", allow_module_level=True)
+    pytest.skip(f"C kernels: {native.load_library().reason}", allow_module_level=True)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ SENTINEL = 0x5A
 
 
 ISAS = [name for name in ("ref", "avx2", "avx512", "neon", "sve", "sme") if runs(name)]
-pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 
 
 @pytest.fixture(params=newest_and_in_turn(ISAS))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.data import Stretch
+from dithc.data import BandScaling
 
 BANDS = ("B02", "B03", "B04", "B08")
 
@@ -41,7 +41,7 @@ class FakeTiles:
         return self.physical[rows] * np.float32(2) - np.float32(1)
 
     def rgb(self, rows: np.ndarray) -> np.ndarray:
-        return Stretch(self.info).display(self.physical[rows])
+        return BandScaling(self.info).display(self.physical[rows])
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dithc.engine.native.call_sequences import STEPS
 from dithc.model.dit import Block
 from dithc.model.presets import preset
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
 WIDTH, HEADS, IMAGES, TOKENS = 32, 2, 3, 16
 
@@ -184,7 +184,7 @@ def test_other_back_ends_serve_the_parts(backend: str) -> None:
 
 
 def test_products_that_tuning_gave_to_torch_run_in_their_place(one_by_one: Callable[[], None]) -> None:
-    with tuning.trying("torch"):
+    with tuning.use_blocking("torch"):
         together = _results(_block())
         one_by_one()
         apart = _results(_block())

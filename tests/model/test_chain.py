@@ -12,7 +12,7 @@ from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
 from dithc.model.fused_blocks import MOST_PROGRAMS
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
 KINDS = {
     "original": {},

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import UserError
-from dithc.model import DiT, adapt, official_state
+from dithc.model import DiT, adapt_state_dict, official_state_dict
 from tests.model.networks import shaken
 
 TABLE = "y_embedder.embedding_table.weight"
@@ -18,7 +18,7 @@ def _run(model: DiT, x: Tensor, label: int = 0) -> Tensor:
 
 
 def _adapted(old: DiT, new: DiT, **how: object) -> list[str]:
-    state, changes = adapt(old.state_dict(), new, **how)  # type: ignore[arg-type]
+    state, changes = adapt_state_dict(old.state_dict(), new, **how)  # type: ignore[arg-type]
     new.load_state_dict(state, strict=True)
     return changes
 
@@ -108,7 +108,7 @@ def test_surgery_changes_neither_checkpoint_norshaken() -> None:
     old, new = shaken(0), shaken(1, num_classes=5, in_channels=6)
     given, own = old.state_dict(), {key: value.clone() for key, value in new.state_dict().items()}
     before = {key: value.clone() for key, value in given.items()}
-    adapt(given, new)
+    adapt_state_dict(given, new)
     assert all(torch.equal(given[key], before[key]) for key in before)
     assert all(torch.equal(new.state_dict()[key], own[key]) for key in own)
 
@@ -125,13 +125,13 @@ def test_surgery_changes_neither_checkpoint_norshaken() -> None:
 )
 def test_other_architecture_is_refused_by_name(overrides: dict[str, object], named: str) -> None:
     with pytest.raises(UserError, match=f"does not fit the model: {named}"):
-        adapt(shaken(0, **overrides).state_dict(), shaken(1))
+        adapt_state_dict(shaken(0, **overrides).state_dict(), shaken(1))
 
 
 def test_other_number_of_heads_is_refused_where_it_is_known() -> None:
     old = shaken(0, num_heads=4)
     with pytest.raises(UserError, match="num_heads"):
-        adapt(old.state_dict(), shaken(1), source=old.config)
+        adapt_state_dict(old.state_dict(), shaken(1), source=old.config)
 
 
 def test_missing_and_unknown_names_are_named() -> None:
@@ -139,33 +139,33 @@ def test_missing_and_unknown_names_are_named() -> None:
     state["extra.weight"] = torch.zeros(1)
     del state["t_embedder.mlp.2.bias"]
     with pytest.raises(UserError, match=r"missing: t_embedder.mlp.2.bias; unknown: extra.weight"):
-        adapt(state, shaken(1))
+        adapt_state_dict(state, shaken(1))
 
 
 def test_wrong_shape_of_a_kept_part_is_named() -> None:
     state = shaken(0).state_dict()
     state["blocks.1.attn.proj.bias"] = torch.zeros(3)
     with pytest.raises(UserError, match=r"blocks.1.attn.proj.bias"):
-        adapt(state, shaken(1))
+        adapt_state_dict(state, shaken(1))
 
 
 def test_head_with_channels_that_fit_neither_way_is_refused() -> None:
     state = shaken(0).state_dict()
     state["final_layer.linear.weight"] = torch.zeros(12, 32)
     with pytest.raises(UserError, match="output channels"):
-        adapt(state, shaken(1))
+        adapt_state_dict(state, shaken(1))
 
 
 def test_official_dictionaries_are_recognised() -> None:
     ema, raw = shaken(0).state_dict(), shaken(1).state_dict()
     training = {"model": {f"module.{key}": value for key, value in raw.items()}, "ema": ema, "opt": {}, "args": None}
-    assert official_state(training).keys() == ema.keys()
-    assert torch.equal(official_state(training)[TABLE], ema[TABLE])
-    assert torch.equal(official_state(training, weights="model")[TABLE], raw[TABLE])
-    assert torch.equal(official_state(ema)[TABLE], ema[TABLE])
+    assert official_state_dict(training).keys() == ema.keys()
+    assert torch.equal(official_state_dict(training)[TABLE], ema[TABLE])
+    assert torch.equal(official_state_dict(training, weights="model")[TABLE], raw[TABLE])
+    assert torch.equal(official_state_dict(ema)[TABLE], ema[TABLE])
 
 
 @pytest.mark.parametrize("checkpoint", [None, [], {}, {"ema": None, "step": 3}, {"model": {"a": torch.zeros(1)}}])
 def test_anything_else_is_refused(checkpoint: object) -> None:
     with pytest.raises(UserError, match="checkpoint"):
-        official_state(checkpoint)
+        official_state_dict(checkpoint)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import UserError
-from dithc.model import DiT, adapt, diffusers_keys
+from dithc.model import DiT, adapt_state_dict, diffusers_keys
 from dithc.model.embeddings import timestep_features
 
 SMALL = {"hidden_size": 32, "num_heads": 2, "depth": 3, "input_size": 8, "num_classes": 5}
@@ -97,7 +97,9 @@ def test_there_and_back_is_the_same_to_the_bit(name: str, overrides: dict[str, A
     back = diffusers_keys.from_diffusers(diffusers_keys.to_diffusers(state, model.config), model.config)
     assert back.keys() == state.keys()
     assert all(torch.equal(back[key], value) for key, value in state.items())
-    assert adapt(back, model, source=diffusers_keys.source_of(diffusers_keys.settings(model.config)))[1] == []
+    assert (
+        adapt_state_dict(back, model, source=diffusers_keys.source_of(diffusers_keys.settings(model.config)))[1] == []
+    )
 
 
 def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
-from dithc.model import PRESETS, DiT, adapt, diffusers_keys, flops_per_image
+from dithc.model import PRESETS, DiT, adapt_state_dict, diffusers_keys, flops_per_image
 from dithc.train.muon_matrices import matrices_of
 
 SMALL = {"hidden_size": 24, "num_heads": 3, "depth": 2, "input_size": (4, 6), "num_classes": 3, "in_channels": 2}
@@ -167,11 +167,11 @@ def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) ->
     sizes = {"hidden_size": 64, "num_heads": 4, "depth": 3}
     networks = [DiT.from_preset("DiT-S/2", **sizes, **changes) for changes in ({}, kind)]
     before, after = (sum(value.numel() for value in network.parameters()) for network in networks)
-    original, settings = training.Model(**sizes), training.Model(**sizes, **kind)
+    original, settings = training.ModelConfig(**sizes), training.ModelConfig(**sizes, **kind)
     assert settings.parameters - original.parameters == after - before
     matrices = matrices_of({name: tuple(value.shape) for name, value in networks[1].named_parameters()})
     assert settings.matrix_elements == sum(matrix.size for matrix in matrices)
-    run = training.Run(dataset="a", model=settings, optimizer=training.Optimizer(kind="muon"))
+    run = training.RunConfig(dataset="a", model=settings, optimizer=training.OptimizerConfig(kind="muon"))
     assert run.update_flops == 2 * run.optimizer.iterations * sum(matrix.cost for matrix in matrices)
 
 
@@ -193,10 +193,10 @@ def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> 
     modern, original = shaken(**kind), shaken()
     for model, source in ((modern, original), (original, modern)):
         with pytest.raises(UserError, match="block type"):
-            adapt(source.state_dict(), model, source=source.config)
+            adapt_state_dict(source.state_dict(), model, source=source.config)
     with pytest.raises(UserError, match="block type"):
-        adapt(original.state_dict(), modern)
-    assert adapt(modern.state_dict(), shaken(**kind), source=modern.config)[1] == []
+        adapt_state_dict(original.state_dict(), modern)
+    assert adapt_state_dict(modern.state_dict(), shaken(**kind), source=modern.config)[1] == []
     with pytest.raises(UserError, match="blocks of another type"):
         diffusers_keys.settings(shaken(**{**SMALL, **kind, "input_size": 8}).config)
 
@@ -207,7 +207,7 @@ ONE_NODE += [
 ]
 
 
-@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+@pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 @pytest.mark.parametrize(("kind", "mode"), ONE_NODE, ids=str)
 def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str, Any], mode: str, monkeypatch) -> None:
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32

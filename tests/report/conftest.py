@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from dithc.config import Experiment, load, stage_spec
-from dithc.core.artifacts import Manifest, Store
-from dithc.core.integrity import seal_line
+from dithc.config import ExperimentConfig, load, stage_spec
+from dithc.core.artifacts import CheckpointStore, Manifest
+from dithc.core.integrity import dump_checksummed_line
 from dithc.core.summaries import Measurement, Table
 from dithc.data import write_png
 from dithc.report import write_report
@@ -152,7 +152,7 @@ class Tree:
 
     def __init__(self, root: Path, content: dict[str, Any] | None = None) -> None:
         self.root = root
-        self.experiment: Experiment = load(content or configuration())
+        self.experiment: ExperimentConfig = load(content or configuration())
         self.paths: list[Path] = []
 
     configuration = staticmethod(configuration)
@@ -238,9 +238,9 @@ class Tree:
                 loss = (0.16 + (start - 0.16) * np.exp(-step / 45)) * generator.lognormal(0, 0.09)
                 row = {"step": step, "loss": loss, "images_per_second": 41 + 2 * generator.standard_normal()}
                 row |= {"val_loss": 0.2 + 1 / step} if step % 40 == 0 and settings.init is None else {}
-                file.write(seal_line(row))
+                file.write(dump_checksummed_line(row))
         for step in (0, 130):
-            Store(store).event("started", step=step)
+            CheckpointStore(store).event("started", step=step)
         numbers = {
             "loss_first10": 0.9321 if settings.init is None else 0.4102,
             "loss_last100": 0.1623,

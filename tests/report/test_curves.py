@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dithc.core.integrity import seal_line
+from dithc.core.integrity import dump_checksummed_line
 from dithc.core.logging import UserError
 from dithc.core.summaries import short
 from dithc.report import draw_loss
@@ -34,16 +34,16 @@ def test_smooth_works_on_few_values(count: int) -> None:
 
 def test_resumes_are_starts_after_step_zero_and_torn_lines_are_skipped(tmp_path: Path) -> None:
     lines = [{"event": "started", "step": 0}, {"event": "checkpoint", "step": 50}, {"event": "started", "step": 50}]
-    (tmp_path / "events.jsonl").write_text("".join(map(seal_line, lines)) + '{"event": "sta')
+    (tmp_path / "events.jsonl").write_text("".join(map(dump_checksummed_line, lines)) + '{"event": "sta')
     assert read_resumes(tmp_path) == [50]
 
 
 def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "step_seconds": 0.5} for step in range(1, 11)]
     rows[4]["val_loss"] = 0.75
-    (tmp_path / "metrics.jsonl").write_text("".join(map(seal_line, rows)))
+    (tmp_path / "metrics.jsonl").write_text("".join(map(dump_checksummed_line, rows)))
     events = [{"event": "started", "step": step} for step in (0, 5, 7)]
-    (tmp_path / "events.jsonl").write_text("".join(map(seal_line, events)))
+    (tmp_path / "events.jsonl").write_text("".join(map(dump_checksummed_line, events)))
     curve = read_curve("run", metrics=tmp_path, store=tmp_path, global_batch=8, segments=[5, 10])
     assert curve is not None
     assert (curve.segments, curve.resumes) == ([5], [7])

@@ -11,15 +11,15 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
-from dithc.report.collect.experiment import collect
-from dithc.report.collect.gather import gather
-from dithc.report.records import Facts
+from dithc.report.collect.experiment import collect_records
+from dithc.report.collect.gather import gather_manifests
+from dithc.report.records import ReportRecords
 from tests.report.conftest import configuration
 
 
-def facts_of(tree: Any) -> Facts:
+def facts_of(tree: Any) -> ReportRecords:
     """Return the facts of a tree."""
-    return collect(tree.experiment, gather(tree.experiment, tree.paths))
+    return collect_records(tree.experiment, gather_manifests(tree.experiment, tree.paths))
 
 
 @pytest.fixture

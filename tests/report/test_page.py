@@ -16,9 +16,9 @@ from jinja2 import DictLoader
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.report import FIGURES, write_report
-from dithc.report.collect import collect, gather
+from dithc.report.collect import collect_records, gather_manifests
 from dithc.report.formatting import between, score
-from dithc.report.records import EvaluationFacts, Facts
+from dithc.report.records import EvaluationFacts, ReportRecords
 
 
 class Page(HTMLParser):
@@ -102,13 +102,13 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
     assert "comparable with published FID; features of classifier.safetensors" in page.text
 
 
-def collected(tree: Any) -> Facts:
+def collected(tree: Any) -> ReportRecords:
     """Return the facts of a tree."""
-    results = gather(tree.experiment, tree.paths)
-    return collect(tree.experiment, results)
+    results = gather_manifests(tree.experiment, tree.paths)
+    return collect_records(tree.experiment, results)
 
 
-def grown(facts: Facts, **numbers: Any) -> Facts:
+def grown(facts: ReportRecords, **numbers: Any) -> ReportRecords:
     """Return the facts with other numbers in every score."""
     evaluations = [
         replace(item, score=replace(item.score, **numbers) if item.score else None) for item in facts.evaluations
@@ -266,7 +266,7 @@ def test_names_from_outside_are_escaped(plant: Any, tmp_path: Path) -> None:
 
 
 def test_figures_are_always_written_and_missing_results_are_listed(tree: Any, out: Path, tmp_path: Path) -> None:
-    facts: Facts = write_report(tree.experiment, [], out=tmp_path / "report.html")
+    facts: ReportRecords = write_report(tree.experiment, [], out=tmp_path / "report.html")
     for folder in (out.parent / "figures", tmp_path / "figures"):
         assert sorted(path.stem for path in folder.iterdir()) == sorted([*FIGURES, "composites"])
         for path in folder.iterdir():

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
-from dithc.report.collect import collect, gather
+from dithc.report.collect import collect_records, gather_manifests
 from dithc.report.galleries.gallery import GAP, composites, galleries, mosaic
 from dithc.report.galleries.nearest import nearest_tiles
 from dithc.report.galleries.spectra import radial_power
-from dithc.report.records import EvaluationFacts, Facts
+from dithc.report.records import EvaluationFacts, ReportRecords
 
 
 @pytest.fixture(scope="module")
-def facts(tree: Any) -> Facts:
-    return collect(tree.experiment, gather(tree.experiment, tree.paths))
+def facts(tree: Any) -> ReportRecords:
+    return collect_records(tree.experiment, gather_manifests(tree.experiment, tree.paths))
 
 
-def _evaluation(facts: Facts, name: str) -> EvaluationFacts:
+def _evaluation(facts: ReportRecords, name: str) -> EvaluationFacts:
     return next(item for item in facts.evaluations if item.name == name)
 
 
-def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
+def test_nearest_tiles_are_those_of_the_nearest_features(facts: ReportRecords) -> None:
     item = _evaluation(facts, "sentinel2-final")
     folder = facts.dataset("sentinel2").tiles_folder
     assert folder is not None
@@ -36,7 +36,7 @@ def test_nearest_tiles_are_those_of_the_nearest_features(facts: Facts) -> None:
     assert "not among the results" in str(nearest_tiles(none, Tiles(folder), seed=0, count=4))
 
 
-def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: Facts) -> None:
+def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: ReportRecords) -> None:
     found = galleries(facts, "sentinel2", _evaluation(facts, "sentinel2-final"))
     pictures = [picture for gallery in found for picture in gallery.pictures]
     assert [gallery.title for gallery in found][:2] == ["Generated and real", "False colors"]

@@ -8,7 +8,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.data import Tiles
-from dithc.report.figures.tiles import Fate, TileSet, read_tiles, tiles_figure
+from dithc.report.figures.tiles import TileOutcome, TileSet, read_tiles, tiles_figure
 from tests.report.texts import assert_legible, written
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
@@ -19,9 +19,11 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
     random = np.random.default_rng(0)
     picture = random.integers(0, 255, (16, 16, 3), dtype=np.uint8)
     mask = random.integers(0, 3, (16, 16), dtype=np.uint8)
-    fates = [Fate(name=name, count=123_456, accepted=True, pictures=[(picture, None)] * 8) for name in Tiles.SPLITS]
+    fates = [
+        TileOutcome(name=name, count=123_456, accepted=True, pictures=[(picture, None)] * 8) for name in Tiles.SPLITS
+    ]
     fates += [
-        Fate(name=name, count=7, accepted=False, pictures=[(picture, mask)] * 3)
+        TileOutcome(name=name, count=7, accepted=False, pictures=[(picture, mask)] * 3)
         for name in ("too_little_valid", "smaller_than_tile", "across_splits")
     ]
     band = {

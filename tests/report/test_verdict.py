@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.report.assessment import judge
+from dithc.report.assessment import assess_runs
 from dithc.report.assessment.training_check import held_out
-from dithc.report.collect import collect, gather
-from dithc.report.records import Curve, Facts
+from dithc.report.collect import collect_records, gather_manifests
+from dithc.report.records import Curve, ReportRecords
 
 
 @pytest.fixture(scope="module")
-def facts(tree: Any) -> Facts:
-    found = gather(tree.experiment, tree.paths)
+def facts(tree: Any) -> ReportRecords:
+    found = gather_manifests(tree.experiment, tree.paths)
     config = Path("results/fa ke/config.json")
-    return collect(tree.experiment, found, config=config)
+    return collect_records(tree.experiment, found, config=config)
 
 
-def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:
+def with_losses(facts: ReportRecords, run: str, values: list[float]) -> ReportRecords:
     """Return the facts with other losses on held-out tiles, one every 10 steps."""
     steps = np.arange(1.0, 10 * len(values) + 1)
     held = np.full(len(steps), np.nan)
@@ -30,7 +30,7 @@ def with_losses(facts: Facts, run: str, values: list[float]) -> Facts:
     return replace(facts, runs=[replace(one, curve=curve) if one.name == run else one for one in facts.runs])
 
 
-def with_score(facts: Facts, name: str, **numbers: Any) -> Facts:
+def with_score(facts: ReportRecords, name: str, **numbers: Any) -> ReportRecords:
     items = [
         replace(one, score=replace(one.score, **numbers)) if one.name == name and one.score else one
         for one in facts.evaluations
@@ -38,15 +38,17 @@ def with_score(facts: Facts, name: str, **numbers: Any) -> Facts:
     return replace(facts, evaluations=items)
 
 
-def of(facts: Facts, run: str) -> Any:
-    return next(one for one in judge(facts) if one.run == run)
+def of(facts: ReportRecords, run: str) -> Any:
+    return next(one for one in assess_runs(facts) if one.run == run)
 
 
 @pytest.mark.parametrize(
     ("values", "rises", "falls"),
     [([1.0, 0.5, 0.4, 0.3], False, True), ([1.0, 0.5, 0.5, 0.5], False, False), ([1.0, 0.4, 0.45, 0.5], True, False)],
 )
-def test_course_of_the_held_out_loss_is_told(facts: Facts, values: list[float], rises: bool, falls: bool) -> None:
+def test_course_of_the_held_out_loss_is_told(
+    facts: ReportRecords, values: list[float], rises: bool, falls: bool
+) -> None:
     other = with_losses(facts, "finetune-sentinel2", values)
     course = held_out(next(run for run in other.runs if run.name == "finetune-sentinel2"))
     assert course is not None
@@ -57,13 +59,13 @@ def test_course_of_the_held_out_loss_is_told(facts: Facts, values: list[float], 
     assert any("steps: 400" in step.command for step in said.steps) == falls
 
 
-def test_loss_that_was_measured_once_or_never_says_nothing(facts: Facts) -> None:
+def test_loss_that_was_measured_once_or_never_says_nothing(facts: ReportRecords) -> None:
     for values in ([], [0.5]):
         other = with_losses(facts, "finetune-sentinel2", values)
         assert "no held-out loss" in of(other, "finetune-sentinel2").trained.text
 
 
-def test_training_that_learnt_nothing_is_denied(facts: Facts) -> None:
+def test_training_that_learnt_nothing_is_denied(facts: ReportRecords) -> None:
     runs = [replace(run, loss_first10=1.0, loss_last100=0.999) for run in facts.runs]
     items = [replace(item, gain=None) for item in facts.evaluations]
     found = of(replace(facts, runs=runs, evaluations=items), "finetune-gaofen2")
@@ -73,7 +75,7 @@ def test_training_that_learnt_nothing_is_denied(facts: Facts) -> None:
 @pytest.mark.parametrize(
     ("fid", "words"), [(12.0, "as good as"), (30.0, "close to"), (100.0, "clearly short of"), (200.0, "far from")]
 )
-def test_score_is_held_against_floor_and_codec(facts: Facts, fid: float, words: str) -> None:
+def test_score_is_held_against_floor_and_codec(facts: ReportRecords, fid: float, words: str) -> None:
     other = with_score(facts, "sentinel2-final", fid=fid)
     final = next(item for item in other.evaluations if item.name == "sentinel2-final")
     assert of(other, "finetune-sentinel2").quality.short.startswith(words)
@@ -87,8 +89,8 @@ def test_score_is_held_against_floor_and_codec(facts: Facts, fid: float, words: 
     assert of(apart, "finetune-sentinel2").quality.short.startswith(words), "scores of other features are not compared"
 
 
-def test_lines_can_be_pasted_and_name_the_configuration(facts: Facts) -> None:
-    for judgement in judge(facts):
+def test_lines_can_be_pasted_and_name_the_configuration(facts: ReportRecords) -> None:
+    for judgement in assess_runs(facts):
         assert judgement.steps
         for step in judgement.steps:
             words = shlex.split(step.command)
@@ -96,11 +98,11 @@ def test_lines_can_be_pasted_and_name_the_configuration(facts: Facts) -> None:
             if words[1] == "run":
                 assert "results/fa ke/config.json" in words
     assert not any(
-        step.command.startswith("dithc run") for one in judge(replace(facts, config=None)) for step in one.steps
+        step.command.startswith("dithc run") for one in assess_runs(replace(facts, config=None)) for step in one.steps
     )
 
 
-def test_model_of_own_size_is_not_called_by_its_preset(facts: Facts) -> None:
+def test_model_of_own_size_is_not_called_by_its_preset(facts: ReportRecords) -> None:
     run = facts.runs[0]
     assert run.model == "DiT-S/2"
     assert (
@@ -108,7 +110,7 @@ def test_model_of_own_size_is_not_called_by_its_preset(facts: Facts) -> None:
     )
 
 
-def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: Facts) -> None:
+def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: ReportRecords) -> None:
     items = [
         replace(one, settings={**one.settings, "real_split": "test", "real_images": 50}) for one in facts.evaluations
     ]
@@ -120,7 +122,7 @@ def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: F
     assert "real_split: test, real_images: 50" in step.command
 
 
-def test_kid_is_advised_only_where_there_is_one(facts: Facts) -> None:
+def test_kid_is_advised_only_where_there_is_one(facts: ReportRecords) -> None:
     few = {"n_generated": 50, "n_real": 50}
     for kid, said in ((0.1, True), (None, False)):
         concerns = of(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns

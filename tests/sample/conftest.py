@@ -12,12 +12,12 @@ import torch
 from dithc.config import codecs, training
 from dithc.core.artifacts import Manifest, digest
 from dithc.engine.comm import Group
-from dithc.sample import Job
-from dithc.train import Job as TrainJob
+from dithc.sample import SamplingJob
 from dithc.train import Paths, train
+from dithc.train import TrainingJob as TrainJob
 
 BANDS, SIDE, ROWS, CLASSES = 4, 8, 12, 3
-PIXEL = codecs.PixelCodec(kind="pixel")
+PIXEL = codecs.PixelCodecConfig(kind="pixel")
 CODEC_ID = f"pixel-{digest({'kind': 'pixel'})}"
 TILES = Manifest(stage="tiles", name="toy", spec={})
 TILES_DIGEST = TILES.digest
@@ -93,7 +93,7 @@ def write_experiment(path: Path, **evaluations: dict[str, Any]) -> Path:
     return path
 
 
-def images_of(job: Job) -> np.ndarray:
+def images_of(job: SamplingJob) -> np.ndarray:
     """Return all drawn images of a job."""
     return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
 
@@ -112,7 +112,9 @@ def trained(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("trained")
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
-    run = training.Run.model_validate({"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-2})
+    run = training.RunConfig.model_validate(
+        {"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-2}
+    )
     out = root / "runs" / "step_0000006.json"
     paths = Paths(latents=latents, store=root / "store", out=out)
     one = TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=6)
@@ -129,13 +131,13 @@ def make_latents() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., Job]:
-    """Return a factory of sampling jobs with output folder `where`; options are fields of `Job` or the evaluation."""
+def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
+    """Return a factory of sampling jobs with output folder `where`; options are fields of `SamplingJob` or the evaluation."""
 
-    def make(where: str = "samples", **changes: Any) -> Job:
-        fields = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+    def make(where: str = "samples", **changes: Any) -> SamplingJob:
+        fields = {name: changes.pop(name) for name in list(changes) if name in SamplingJob.__dataclass_fields__}
         values = {"run": "toy", "images": 6, "sampler": "ddpm", "steps": 4, "guidance": 1.5, "extractor": "any"}
-        evaluation = training.Evaluation.model_validate(values | changes)
+        evaluation = training.EvaluationConfig.model_validate(values | changes)
         defaults: dict[str, Any] = {
             "name": "toy",
             "evaluation": evaluation,
@@ -145,6 +147,6 @@ def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., Job]:
             "out": tmp_path / where / "manifest.json",
             **trained,
         }
-        return Job(**(defaults | fields))
+        return SamplingJob(**(defaults | fields))
 
     return make

@@ -49,8 +49,8 @@ from types import SimpleNamespace
 import numpy as np
 from dithc.config import training
 from dithc.diffusion import Objective
-from dithc.sample.parallel import groups_of
-from dithc.sample.generate import Images
+from dithc.sample.parallel import rank_groups
+from dithc.sample.generate import ImageGenerator
 CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "warmup_steps": 2})
 with ranks(2) as group:
     codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
@@ -59,13 +59,13 @@ with ranks(2) as group:
     results = []
     for guide, way, degrees in ways:
         settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
-        evaluation = training.Evaluation(**settings, guide=guide, **way)
-        given = {"classes": np.arange(10), "objective": Objective.of(training.Objective()), "bf16": False}
+        evaluation = training.EvaluationConfig(**settings, guide=guide, **way)
+        given = {"classes": np.arange(10), "objective": Objective.of(training.ObjectiveConfig()), "bf16": False}
         other = network({"mlp": "swiglu"}) if guide else None
-        one = Images(network({}), codec, evaluation=evaluation, guide=other, **given)
+        one = ImageGenerator(network({}), codec, evaluation=evaluation, guide=other, **given)
         alone = one.latents(range(3))
         made = one.tally.clone()
-        one.team, one.tally = Team.of(group, degrees, groups_of(degrees, ranks=2)), torch.zeros(4).double()
+        one.team, one.tally = Team.of(group, degrees, rank_groups(degrees, ranks=2)), torch.zeros(4).double()
         exact = torch.equal(one.latents(range(3)), alone)
         counts = one.team.members.sum_(one.tally.float())[:2].tolist()
         results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])

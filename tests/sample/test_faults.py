@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dithc.sample import Job
+from dithc.sample import SamplingJob
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
 import os, pickle, signal, sys, threading
 import torch
-from dithc.engine.comm import ranks
+from dithc.engine.comm import init_distributed
 from dithc.engine.hcops.c import matrix
-from dithc.engine.native.call_sequences import Recorded
-from dithc.sample.parallel import Denoiser
+from dithc.engine.native.call_sequences import RecordedCalls
+from dithc.sample.parallel import ParallelDenoiser
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     job, fault = pickle.load(file)
@@ -43,7 +43,7 @@ def faulty_run(recorded):
     if is_now():  # while kernels run
         happens(False)
     run(recorded)
-with ranks(int(sys.argv[2])) as group:
+with init_distributed(int(sys.argv[2])) as group:
     if group.rank == 1:
         matrix.linear_gate_residual_forward, Recorded.run, Denoiser.__call__ = faulty, faulty_run, counted
     sample(job, group)
@@ -57,7 +57,9 @@ LIMIT_SECONDS = 30.0
 @needs_launcher
 @pytest.mark.parametrize("way", ["cfg", "shared", "ulysses"])
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
-def test_a_rank_that_fails_in_a_step_ends_all(fault: str, way: str, job: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_rank_that_fails_in_a_step_ends_all(
+    fault: str, way: str, job: Callable[..., SamplingJob], tmp_path: Path
+) -> None:
     one = job(images=2, steps=200, degrees={way: 2})
     begun = time.monotonic()
     done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)

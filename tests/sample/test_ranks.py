@@ -76,7 +76,7 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
         waits.append(timeout_seconds)
         return dithc.engine.comm.Group()
 
-    monkeypatch.setattr("dithc.engine.comm.session.connect", connect)
+    monkeypatch.setattr("dithc.engine.comm.session.connect_ranks", connect)
     assert main([word.replace("small", "tiny") for word in words(tmp_path / "x")[3:]]) == 0
     assert waits[0] >= 2 * 24 * 3600
 

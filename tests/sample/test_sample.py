@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from dithc.config import training
-from dithc.core.artifacts import Manifest, Store, outputs
-from dithc.core.integrity import seal, unseal
+from dithc.core.artifacts import CheckpointStore, Manifest, outputs
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
-from dithc.core.posthoc_ema import decay_at
+from dithc.core.posthoc_ema import decay_at_step
 from dithc.data import Tiles
 from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
@@ -22,8 +22,8 @@ from dithc.sample import sample
 from dithc.sample.load_network import load_network
 from dithc.sample.seeds import generator_of, label_of
 from dithc.sample.shards import SHARD_IMAGES, grid
-from dithc.train import Job as TrainJob
 from dithc.train import Paths, train
+from dithc.train import TrainingJob as TrainJob
 from tests.sample.conftest import images_of
 
 
@@ -116,20 +116,22 @@ def lengthy(tmp_path_factory, trained) -> Path:
     root = tmp_path_factory.mktemp("lengthy")
     settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"lengths": [0.05, 0.1]}}
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
-    run = training.Run.model_validate({"dataset": "toy", "model": model, "global_batch": 8, "lr": 1e-2} | settings)
+    run = training.RunConfig.model_validate(
+        {"dataset": "toy", "model": model, "global_batch": 8, "lr": 1e-2} | settings
+    )
     out = root / "runs" / "step_0000012.json"
     paths = Paths(latents=trained["latents"], store=root / "store", out=out)
     assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=12), Group()) == 0
     return out
 
 
-def averaged(store: Store, length: float, *, until: int) -> dict[str, torch.Tensor]:
+def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, torch.Tensor]:
     """Return the average of a length over the weights of every step, in float64."""
     average: dict[str, torch.Tensor] = {}
     for step in range(1, until + 1):
         for name, value in load_file(store.open(step).weights("raw")).items():
             before = average.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
-            before += (1 - decay_at(step, length=length)) * (value - before)
+            before += (1 - decay_at_step(step, length=length)) * (value - before)
     return average
 
 
@@ -137,7 +139,7 @@ def averaged(store: Store, length: float, *, until: int) -> dict[str, torch.Tens
 @pytest.mark.parametrize("at", ["final", 9])
 def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at):
     last = 12 if at == "final" else at
-    store, _ = Store.of_run(lengthy)
+    store, _ = CheckpointStore.of_run(lengthy)
     own = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
     given = {"checkpoint": lengthy, "snapshots": tuple(range(1, last + 1))}
     model, meta = load_network(job(at=at, ema=0.07, **given))
@@ -150,7 +152,7 @@ def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at)
     assert meta["average"].keys() == {"ema", "ema_misfit", "ema_snapshots"}
     assert (meta["average"]["ema"], meta["average"]["ema_snapshots"]) == (0.07, last)
     stored, _ = load_network(job(at=at, ema=0.05, **given))
-    kept = load_file(store.path(last) / Store.average_file(0.05))
+    kept = load_file(store.path(last) / CheckpointStore.average_file(0.05))
     assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
 
 
@@ -168,7 +170,7 @@ def test_length_is_named_with_the_images_and_only_then(job, lengthy):
 def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
     with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.lengths`"):
         load_network(job(ema=0.07, snapshots=(6,)))
-    store, _ = Store.of_run(lengthy)
+    store, _ = CheckpointStore.of_run(lengthy)
     root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
     folder = root / "store" / store.folder.name
     own = {"checkpoint": root / "runs" / lengthy.name, "ema": 0.07}
@@ -263,8 +265,8 @@ def test_network_evaluations_of_an_image_are_counted(job):
 
 def copy_of_run(trained, folder) -> tuple[Path, Path]:
     """Return manifest and folder of a copy of the trained run's last checkpoint."""
-    store, step = Store.of_run(trained["checkpoint"])
-    copied = Path(shutil.copytree(store.path(step), Store(folder / "store").path(step)))
+    store, step = CheckpointStore.of_run(trained["checkpoint"])
+    copied = Path(shutil.copytree(store.path(step), CheckpointStore(folder / "store").path(step)))
     out = folder / "runs" / "step_0000006.json"
     files = Manifest.entries(out.parent, outputs.files_of(copied))
     numbers = {"step": step, "seconds_per_step_median": 0.5}
@@ -274,9 +276,9 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
 
 def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
-    content = unseal((copied / "checkpoint.json").read_text())
+    content = load_checksummed((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
-    (copied / "checkpoint.json").write_text(seal(content))
+    (copied / "checkpoint.json").write_text(dump_checksummed(content))
     with pytest.raises(UserError, match="differs from the codec of the training run"):
         sample(job(checkpoint=out), Group())
 
@@ -328,7 +330,7 @@ def flow(trained, tmp_path_factory):
     root = tmp_path_factory.mktemp("flow")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
     settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch": 8, "lr": 1e-2}
-    run = training.Run.model_validate({**settings, "objective": {"predict": "flow"}})
+    run = training.RunConfig.model_validate({**settings, "objective": {"predict": "flow"}})
     paths = Paths(latents=trained["latents"], store=root / "store", out=root / "step_0000002.json")
     assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=2), Group()) == 0
     return paths.out

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from dithc.cli import main
 from dithc.config import training
-from dithc.config.training import Evaluation
-from dithc.core.integrity import unseal
+from dithc.config.training import EvaluationConfig
+from dithc.core.integrity import load_checksummed
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective
-from dithc.sample import search, search_scaling
-from dithc.sample.generate import Images
+from dithc.sample import search_epsilon_scaling, search_timesteps
+from dithc.sample.generate import ImageGenerator
 from dithc.sample.sampler_search import descend
 from dithc.sample.seeds import generator_of
 from tests.sample.conftest import write_experiment
@@ -53,10 +53,14 @@ class Gaussian:
         return self.means + self.stds * noise
 
 
-def images_of(network: object, evaluation: Evaluation) -> Images:
+def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
     codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
-    settings = {"classes": np.array([0]), "objective": Objective.of(training.Objective(predict="flow")), "bf16": False}
-    return Images(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
+    settings = {
+        "classes": np.array([0]),
+        "objective": Objective.of(training.ObjectiveConfig(predict="flow")),
+        "bf16": False,
+    }
+    return ImageGenerator(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
@@ -66,8 +70,8 @@ def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
     one = job(sampler=sampler, steps=steps, guidance=1.0, images=32)
     network = Gaussian()
     images = images_of(network, one.evaluation)
-    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
-    found = search(one, latents=8, reference_steps=400)
+    monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    found = search_timesteps(one, latents=8, reference_steps=400)
     scored = range(one.evaluation.images)  # not used by the search
     noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
 
@@ -76,7 +80,7 @@ def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
 
     assert error(found["times"]) < 0.55 * error(None)
     assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
-    assert Evaluation.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
+    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
 
 
 class Short(Gaussian):
@@ -94,7 +98,7 @@ class Short(Gaussian):
 def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
     one = job(sampler="heun", steps=60, guidance=1.0, images=32)
     images = images_of(network, one.evaluation)
-    monkeypatch.setitem(search.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     seen: list[np.ndarray] = []
 
     def score(drawn: np.ndarray) -> float:
@@ -102,18 +106,18 @@ def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatc
         away = (drawn - network.means.numpy()) / network.stds.numpy()
         return float((np.std(away) - 1) ** 2)
 
-    found = search_scaling(one, score=score, images=256)
+    found = search_epsilon_scaling(one, score=score, images=256)
     assert found["epsilon_scaling"] == pytest.approx(expected, abs=0.01)
     assert found["searched"]["after"] <= found["searched"]["before"]
     assert found["trials"] + 2 == len(seen)
-    assert Evaluation.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
+    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
     scored = images.latents(range(32)).numpy()
     assert not any(np.array_equal(scored[0], image) for drawn in (seen[0], seen[-1]) for image in drawn)
 
 
 def test_codec_alone_has_no_scaling_to_search(job) -> None:
     with pytest.raises(UserError, match="has no noise to scale"):
-        search_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
+        search_epsilon_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_codec_alone_has_no_scaling_to_search(job) -> None:
 )
 def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None:
     with pytest.raises(UserError, match=words):
-        search(job(**settings), latents=2, reference_steps=steps)
+        search_timesteps(job(**settings), latents=2, reference_steps=steps)
 
 
 def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
@@ -139,9 +143,9 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
     words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
     words += [f"--{name}={path}" for name, path in trained.items()]
     assert main([*words, "--reference-steps", "8"]) == 0
-    found = unseal(out.read_text())
+    found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"times: {found['times']}\n"
-    assert Evaluation.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
+    assert EvaluationConfig.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
     assert main([*words, "--count", "0"]) == 2
     real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     asked: list[int] = []
@@ -161,7 +165,7 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
     monkeypatch.setattr("dithc.cli.images.features.open_extractor", lambda experiment, name, trained: means)
     words[words.index("2")] = "16"
     assert main([*words, "--epsilon-scaling"]) == 0
-    found = unseal(out.read_text())
+    found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
     assert sorted(asked) == list(range(len(real)))
     assert found["images"] == 16

@@ -11,7 +11,7 @@ from dithc.engine.comm import Group
 from dithc.latents.codecs.autoencoder import Autoencoder, Sizes
 from dithc.model import DiT
 from dithc.sample import pipeline, sample
-from dithc.sample.parallel.windows import decoded
+from dithc.sample.parallel.windows import decode_by_rows
 from dithc.sample.pipeline import open_images
 from dithc.sample.seeds import BLOCK, generator_of, noise_by_place
 from tests.sample.conftest import BANDS, SIDE, TILES_DIGEST
@@ -121,7 +121,7 @@ def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes
 def test_scene_larger_than_the_disk_is_refused_before_work(job, monkeypatch):
     one = job("one", **SCENE)
     monkeypatch.setattr(pipeline, "free_bytes", lambda folder: 64_000_000)
-    monkeypatch.setattr("dithc.sample.generate.Images.latents", None)  # must not start
+    monkeypatch.setattr("dithc.sample.generate.ImageGenerator.latents", None)  # must not start
     with pytest.raises(UserError) as error:
         sample(one, Group())
     assert "2 scene(s) of 4 x 20 x 20 are larger than the disk" in str(error.value)
@@ -168,7 +168,7 @@ def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
 
     def of(reach):
         codec = type("Codec", (), {"factor": 4, "reach": reach, "decode": staticmethod(net.decode)})
-        return torch.cat(list(decoded(codec, latent, tile=(tile, tile))), dim=1)
+        return torch.cat(list(decode_by_rows(codec, latent, tile=(tile, tile))), dim=1)
 
     assert (of(net.reach) - whole).abs().max() < 2e-6 * scale
     assert (of(net.reach - 1) - whole).abs().max() > 1e-4 * scale  # control: a reach that is too small by one
@@ -179,11 +179,11 @@ def test_tiles_of_any_other_decoder_fade_into_each_other():
         return latent - latent.mean(dim=(2, 3), keepdim=True) / 2
 
     codec = type("Codec", (), {"factor": 1, "reach": None, "decode": staticmethod(decode)})
-    image = torch.cat(list(decoded(codec, torch.ones(1, 13, 8), tile=(4, 4))), dim=1)
+    image = torch.cat(list(decode_by_rows(codec, torch.ones(1, 13, 8), tile=(4, 4))), dim=1)
     assert image.shape == (1, 13, 8)
     assert (image - 0.5).abs().max() < 1e-6  # the weights of each pixel over all tiles sum to 1
     ramp = torch.arange(13.0).expand(1, 8, 13)
-    steps = torch.cat(list(decoded(codec, ramp, tile=(4, 4))), dim=1).diff(dim=2)
+    steps = torch.cat(list(decode_by_rows(codec, ramp, tile=(4, 4))), dim=1).diff(dim=2)
     assert steps.min() > 0.0
     hard = torch.cat([decode(ramp[None, ..., first : first + 4])[0] for first in range(0, 12, 4)], dim=2)
     assert hard.diff(dim=2).min() < -0.9  # control: tiles without blending

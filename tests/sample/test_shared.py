@@ -11,17 +11,17 @@ import pytest
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
-from dithc.sample import Job, sample
+from dithc.sample import SamplingJob, sample
 from tests.ranks import needs_launcher, on_ranks
 from tests.sample.conftest import images_of
 
 PROGRAM = """
 import pickle, sys
-from dithc.engine.comm import ranks
+from dithc.engine.comm import init_distributed
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     jobs = pickle.load(file)
-with ranks(int(sys.argv[2])) as group:
+with init_distributed(int(sys.argv[2])) as group:
     for job in jobs:
         sample(job, group)
 """
@@ -40,7 +40,9 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
-def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
+def test_ranks_that_share_a_shard_make_the_images_of_one(
+    ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
+) -> None:
     ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"images": 65}]
     plain = [{name: way[name] for name in way if name != "degrees"} for way in ways]
     alone = [job(f"one-{number}", **way) for number, way in enumerate(plain)]
@@ -59,7 +61,7 @@ def test_ranks_that_share_a_shard_make_the_images_of_one(ranks: int, job: Callab
 @pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @needs_launcher
-def test_shards_of_other_degrees_are_kept(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_shards_of_other_degrees_are_kept(job: Callable[..., SamplingJob], tmp_path: Path) -> None:
     kept, more = job("kept", images=64), job("kept", images=65, degrees={"shared": 2})
     assert sample(kept, Group()) is not None
     before = (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns
@@ -72,7 +74,9 @@ def test_shards_of_other_degrees_are_kept(job: Callable[..., Job], tmp_path: Pat
 WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance": 1.5}
 
 
-def staged(job: Callable[..., Job], where: str, *, stages: int = 1, patches: int = 4, **more: Any) -> Job:
+def staged(
+    job: Callable[..., SamplingJob], where: str, *, stages: int = 1, patches: int = 4, **more: Any
+) -> SamplingJob:
     """Return a sampling job with the settings in its manifest."""
     warm = {"warmup_steps": more.pop("warmup_steps", 1)}
     made = job(
@@ -129,7 +133,9 @@ def test_images_that_are_there_need_no_ranks(job) -> None:
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
-def test_ranks_that_are_stages_make_the_images_of_one(ranks: int, job: Callable[..., Job], tmp_path: Path) -> None:
+def test_ranks_that_are_stages_make_the_images_of_one(
+    ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
+) -> None:
     """Use four ranks as two stages in two branches of guidance, or for two images."""
     ways: list[dict[str, Any]] = [
         {},

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from dithc.core.artifacts import Store, store
-from dithc.engine.comm import connect
+from dithc.core.artifacts import CheckpointStore, store
+from dithc.engine.comm import connect_ranks
 from dithc.train import train
 from dithc.train.checkpoints import writer
 from dithc.train.step.step import Trainer
@@ -42,7 +42,7 @@ def strike(kind: str) -> None:
         case "blocks":
             writer.write_file = die_half_way
         case "commit":
-            Store.commit = die
+            CheckpointStore.commit = die
         case "rename":
             store.OutputFolder.move = die
         case "disk":
@@ -52,7 +52,7 @@ def strike(kind: str) -> None:
 
 def main() -> None:
     fault, step = json.loads(sys.argv[2]), Trainer.step
-    with connect(2, timeout_seconds=600) as group:
+    with connect_ranks(2, timeout_seconds=600) as group:
         torch.set_num_threads(1)
 
         def struck_step(self: Trainer, number: int) -> dict:

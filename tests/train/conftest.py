@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dithc.config import Machine, training
-from dithc.core.artifacts import Manifest, Store
+from dithc.config import MachineConfig, training
+from dithc.core.artifacts import CheckpointStore, Manifest
 from dithc.core.logging import read_metrics
 from dithc.core.tensor_files import read_tensors
 from dithc.engine.comm import Group
-from dithc.train import Job, Paths, train
+from dithc.train import Paths, TrainingJob, train
 
 CHANNELS, SIDE, ROWS, CLASSES = 4, 8, 24, 3
-PATHS, JOB_FIELDS = [list(kind.__dataclass_fields__) for kind in (Paths, Job)]
+PATHS, JOB_FIELDS = [list(kind.__dataclass_fields__) for kind in (Paths, TrainingJob)]
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
@@ -68,33 +68,33 @@ def write_latents(
     return manifest
 
 
-def small_run(**changes: Any) -> training.Run:
+def small_run(**changes: Any) -> training.RunConfig:
     """Return the settings of a training run with steps of milliseconds."""
     values = {"dataset": "toy", "model": SMALL, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
-    return training.Run.model_validate(values | changes)
+    return training.RunConfig.model_validate(values | changes)
 
 
-def store_of(job: Job) -> Store:
+def store_of(job: TrainingJob) -> CheckpointStore:
     """Return the store of a job of the fixture `job`."""
-    return Store(next(job.paths.store.glob("small-*")))
+    return CheckpointStore(next(job.paths.store.glob("small-*")))
 
 
-def checkpoint(job: Job) -> Store.Checkpoint:
+def checkpoint(job: TrainingJob) -> CheckpointStore.Checkpoint:
     """Return the last checkpoint of a finished job."""
     return store_of(job).open(job.until)
 
 
-def hashes(job: Job) -> dict[str, str]:
+def hashes(job: TrainingJob) -> dict[str, str]:
     """Return the hash of each file of the last checkpoint."""
     return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
 
 
-def rows(job: Job) -> list[dict[str, float]]:
+def rows(job: TrainingJob) -> list[dict[str, float]]:
     """Return the metrics of each step."""
     return read_metrics(store_of(job).folder / "metrics")
 
 
-def config_of(path: Path, run: training.Run, **sections: Any) -> Path:
+def config_of(path: Path, run: training.RunConfig, **sections: Any) -> Path:
     """Write a configuration in which `small` is this run on a dataset `toy`."""
     dataset = {
         "title": "toy",
@@ -120,12 +120,12 @@ def make_latents() -> Callable[..., Path]:
     return write_latents
 
 
-def weights_of(job: Job, kind: str = "ema", *, step: int | None = None) -> dict[str, Tensor]:
+def weights_of(job: TrainingJob, kind: str = "ema", *, step: int | None = None) -> dict[str, Tensor]:
     """Return the weights of a checkpoint, by default the last."""
     return load_file(store_of(job).open(job.until if step is None else step).weights(kind))
 
 
-def tensors_of(job: Job, step: int | None = None) -> dict[str, Tensor]:
+def tensors_of(job: TrainingJob, step: int | None = None) -> dict[str, Tensor]:
     """Return all tensors of a checkpoint, by default the last, assembled from all ranks' files."""
     folder = store_of(job).open(job.until if step is None else step).folder
     files = {kind: read_tensors(folder / f"{kind}.safetensors") for kind in ("model", "ema", "optimizer")}
@@ -139,7 +139,7 @@ def assert_equal(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
 
 
 @pytest.fixture
-def base(job: Callable[..., Job]) -> Job:
+def base(job: Callable[..., TrainingJob]) -> TrainingJob:
     """Return a finished job of two steps."""
     one = job("base", until=2, lr=0.01)
     assert train(one, Group()) == 0
@@ -152,17 +152,17 @@ def latents(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
+def job(tmp_path: Path, latents: Path) -> Callable[..., TrainingJob]:
     """Return a factory of jobs on the small latents.
 
-    `store` names a folder; other keywords are fields of `Job`, its paths, its machine, or its run.
+    `store` names a folder; other keywords are fields of `TrainingJob`, its paths, its machine, or its run.
     """
 
-    def make(store: str = "store", *, until: int = 6, **changes: Any) -> Job:
+    def make(store: str = "store", *, until: int = 6, **changes: Any) -> TrainingJob:
         def taken(names: Iterable[str]) -> dict[str, Any]:
             return {name: changes.pop(name) for name in names if name in changes}
 
-        fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(Machine.model_fields))
+        fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(MachineConfig.model_fields))
         run = small_run(**changes)
         without_effect = {"steps", "segment", "micro_batch", "checkpoint_every", "keep_last", "validate_every"}
         spec = run.model_dump(mode="json", exclude=without_effect)
@@ -179,9 +179,9 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., Job]:
                 }
                 | paths
             ),
-            "machine": Machine(**machine),
+            "machine": MachineConfig(**machine),
             "until": until,
         }
-        return Job(**(defaults | fields))
+        return TrainingJob(**(defaults | fields))
 
     return make

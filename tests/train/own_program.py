@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import Group, connect
+from dithc.engine.comm import Group, connect_ranks
 from dithc.engine.comm.gradients import buckets
-from dithc.train import Checkpoints, Optimizer, Strategy
+from dithc.train import CheckpointManager, Optimizer, Strategy
 from dithc.train.strategies.first_pass import mean_square
 from tests.train.optimizer.zero_program import send_late
 
@@ -224,7 +224,7 @@ def resumed(group: Group, folder: Path) -> None:
             truth = Training(made(kind), group, sharding).steps(1, STEPS)
             for last in (STEPS // 2, STEPS):
                 training = Training(made(kind), group, sharding)
-                checkpoints = Checkpoints(
+                checkpoints = CheckpointManager(
                     folder / f"{name}-{sharding}", group, training.optimizer, every=3, facts={"a": 1}
                 )
                 with checkpoints:
@@ -236,7 +236,7 @@ def resumed(group: Group, folder: Path) -> None:
             assert_same(training.weights(), truth)
     with (
         pytest.raises(UserError, match="facts differs"),
-        Checkpoints(folder / "words-none", group, training.optimizer, facts={"a": 2}),
+        CheckpointManager(folder / "words-none", group, training.optimizer, facts={"a": 2}),
     ):
         pass
 
@@ -317,7 +317,7 @@ SCENES: dict[str, Callable[[Group, Path], None]] = {
 
 def main() -> None:
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
-    with connect(int(sys.argv[1]), timeout_seconds=600) as group:
+    with connect_ranks(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)
         for name in sys.argv[3:]:
             SCENES[name](group, Path(sys.argv[2]))

@@ -16,7 +16,7 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.engine.automem.planning.planner import Plan
 from dithc.engine.comm import Group
-from dithc.engine.hardware import description, discover
+from dithc.engine.hardware import description, discover_machine
 from dithc.engine.memory import Tiers
 from dithc.train import background, memory_tiers, train
 from dithc.train.job.job import DONE
@@ -33,7 +33,7 @@ MODEL = {"preset": "DiT-S/2", "hidden_size": 128, "depth": 2, "num_heads": 2}
 IMAGES = 64
 WARM_UP = 2  # recorded steps before a plan exists
 BUDGET = 10 << 20
-TIGHT = training.Memory(fast_budget_gib=BUDGET / GIB)
+TIGHT = training.MemoryConfig(fast_budget_gib=BUDGET / GIB)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
 
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
-    one = wide("store", memory=training.Memory(file_folder=str(tmp_path / "missing"), file_gib=0.1))
+    one = wide("store", memory=training.MemoryConfig(file_folder=str(tmp_path / "missing"), file_gib=0.1))
     with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
     assert not list(one.paths.store.glob("small-*"))
@@ -179,9 +179,9 @@ def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
 class TestOneTier:
     @pytest.fixture(autouse=True)
     def _one_node(self, monkeypatch):
-        machine = discover()
+        machine = discover_machine()
         ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
-        monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=ddr))
+        monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=ddr))
 
     @pytest.mark.slow
     def test_nothing_is_managed(self, wide, opened):
@@ -193,18 +193,18 @@ class TestOneTier:
 
     def test_asking_for_it_is_refused(self):
         with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_budget_gib"):
-            TrainingMemory(training.Memory(automem="on"))
+            TrainingMemory(training.MemoryConfig(automem="on"))
 
     def test_recomputation_has_no_effect_and_warns(self, caplog):
-        assert TrainingMemory(training.Memory(allow_recompute=True)).tiers is None
+        assert TrainingMemory(training.MemoryConfig(allow_recompute=True)).tiers is None
         assert "allow_recompute has no effect with a single memory tier" in caplog.text
 
 
 def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):
-    machine = discover()
+    machine = discover_machine()
     ddr = replace(next(tier for tier in machine.tiers if tier.kind == "ddr"), memory_bytes=16 << 20)
-    monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=(ddr,)))
-    settings = training.Memory(file_folder=str(tmp_path), file_gib=16 / 1024)
+    monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=(ddr,)))
+    settings = training.MemoryConfig(file_folder=str(tmp_path), file_gib=16 / 1024)
     with TrainingMemory(settings) as managed:
         kept = [managed.tiers.fast.empty((4 << 20,), torch.uint8) for _ in range(4)]
         assert [managed.tiers.tier_of(one).spec.kind for one in kept] == ["ddr"] * 3 + ["file"]
@@ -212,24 +212,24 @@ def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monke
 
 
 def test_settings_without_effect_warn(caplog):
-    memory_of_run = TrainingMemory(training.Memory(automem="off", fast_budget_gib=1.0))
+    memory_of_run = TrainingMemory(training.MemoryConfig(automem="off", fast_budget_gib=1.0))
     assert memory_of_run.tiers is None
     assert "fast_budget_gib has no effect" in caplog.text
 
 
 def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
-    monkeypatch.setattr(memory_tiers, "discover", lambda: replace(machine, tiers=unbound))
+    monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=unbound))
     unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
     for ranks in (1, 4):
-        TrainingMemory(training.Memory(), group=Group(local_size=ranks)).close()
+        TrainingMemory(training.MemoryConfig(), group=Group(local_size=ranks)).close()
     whole, quarter = (tiers.fast.spec.budget_bytes for tiers in opened)
     assert quarter == pytest.approx(whole / 4, abs=1)
 
 
 def test_cores_that_compute_threads_leave_free_are_for_copies(monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
-    monkeypatch.setattr(background, "discover", lambda: machine)
+    monkeypatch.setattr(background, "discover_machine", lambda: machine)
     free = background.free_cores()
     assert free
     assert len({cpu for cpus in free for cpu in cpus}) == len(free)

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dithc.config import training
-from dithc.core.artifacts import Manifest, Store
-from dithc.core.posthoc_ema import decay_at
+from dithc.core.artifacts import CheckpointStore, Manifest
+from dithc.core.posthoc_ema import decay_at_step
 from dithc.engine.comm import Group
 from dithc.train import export, train
 from dithc.train.job.job import DONE
@@ -24,15 +24,15 @@ def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing
     one = job(**EVERY)
     assert train(one, Group()) == DONE
     folders = [store_of(one).open(step).folder for step in range(7)]
-    weights = [load_file(folder / Store.WEIGHTS["raw"]) for folder in folders]
+    weights = [load_file(folder / CheckpointStore.WEIGHTS["raw"]) for folder in folders]
     for length in LENGTHS:
-        first = load_file(folders[0] / Store.average_file(length))
+        first = load_file(folders[0] / CheckpointStore.average_file(length))
         assert all(torch.equal(first[name], value) for name, value in weights[0].items())
         for name in weights[0]:
             average = torch.zeros_like(weights[0][name], dtype=torch.float64)
             for step in range(1, 7):
-                average += (1 - decay_at(step, length=length)) * (weights[step][name].double() - average)
-                found = load_file(folders[step] / Store.average_file(length))[name]
+                average += (1 - decay_at_step(step, length=length)) * (weights[step][name].double() - average)
+                found = load_file(folders[step] / CheckpointStore.average_file(length))[name]
                 # Three roundings per step, of numbers as large as the largest weight so far.
                 bound = 3 * step * 2**-24 * max(float(weights[at][name].abs().max()) for at in range(step + 1))
                 assert float((found.double() - average).abs().max()) <= bound, (name, step)
@@ -56,7 +56,7 @@ def test_without_lengths_the_rest_is_the_same(job, tmp_path):
 def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_gradient():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    ema = Ema(model, training.Ema(decay=0.5, lengths=LENGTHS))
+    ema = Ema(model, training.EmaConfig(decay=0.5, lengths=LENGTHS))
     assert sum(value.numel() for value in ema.tensors()) == 3 * sum(value.numel() for value in model.parameters())
     moved: list[str] = []
     ema.move(lambda name, value: moved.append(name) or value.clone())
@@ -66,11 +66,11 @@ def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_grad
         "ema-0.1",
     }
     model[1](torch.ones(1, 4)).sum().backward()
-    optimizer = Optimizer.of_run(model, training.Run(dataset="none"))
+    optimizer = Optimizer.of_run(model, training.RunConfig(dataset="none"))
     for step in (1, 2):
         with torch.no_grad():
             model[0].weight.add_(1.0)
         optimizer.update(step, ema=ema)
     for average in ema.beside:  # after the first step it equals the weights; the second step contributes its share
-        expected = model[0].weight.detach() - decay_at(2, length=average.length)
+        expected = model[0].weight.detach() - decay_at_step(2, length=average.length)
         torch.testing.assert_close(average.state["0.weight"], expected)

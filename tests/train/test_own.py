@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dithc.core.artifacts import Store
+from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
-from dithc.train import Checkpoints, Optimizer, Strategy
+from dithc.train import CheckpointManager, Optimizer, Strategy
 from tests.engine.comm.test_group import run_program
 from tests.train.own_program import SCENES, Words, batch_of, loss_of, made
 from tests.train.strategies.test_strategies import several_ranks
@@ -30,12 +30,12 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
 
-def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, Checkpoints]:
+def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, CheckpointManager]:
     """Return a model that one process has trained up to a step, or until a stop request."""
     strategy = Strategy(made(Words), Group())
     model = strategy.settle(batch_of(strategy.model, 0)[0])
     optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
-    with Checkpoints(folder, Group(), optimizer, every=2) as checkpoints:
+    with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
         for step in range(checkpoints.step + 1, until + 1):
             words, wanted = batch_of(model, step)
             strategy.backward(loss_of(model(words), wanted))
@@ -50,7 +50,7 @@ def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, C
 def test_training_that_is_asked_to_stop_saves_and_goes_on_to_the_bit(tmp_path):
     whole, done = trained(tmp_path / "whole", until=5)
     assert (done.step, done.status) == (5, 0)
-    assert Store(tmp_path / "whole").steps() == [4, 5]
+    assert CheckpointStore(tmp_path / "whole").steps() == [4, 5]
     _, stopped = trained(tmp_path / "parts", until=5, stop_at=3)
     assert (stopped.step, stopped.status) == (3, 75)
     model, ended = trained(tmp_path / "parts", until=5)
@@ -62,7 +62,7 @@ def test_training_that_is_asked_to_stop_saves_and_goes_on_to_the_bit(tmp_path):
 def failing(folder: Path) -> None:
     """Run three steps, of which the second is saved, and raise an error."""
     optimizer = Optimizer(Strategy(nn.Linear(2, 1)))
-    with Checkpoints(folder, Group(), optimizer, every=2) as checkpoints:
+    with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
         for step in range(1, 4):
             optimizer.strategy.backward(optimizer.strategy.module(torch.ones(1, 2)).sum())
             optimizer.step()
@@ -74,7 +74,7 @@ def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="of its own"):
             failing(tmp_path)
-        assert 3 not in Store(tmp_path).steps()
+        assert 3 not in CheckpointStore(tmp_path).steps()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
         (lambda: Optimizer(nn.Linear(2, 1), betas=(0.9, 1.0)), "betas"),
         (lambda: Optimizer(nn.Linear(2, 1), clip=0.0), "clip"),
         (lambda: Optimizer(nn.Linear(2, 1)).step(), "no gradient of any parameter"),
-        (lambda: Checkpoints("store", Group(), Optimizer(nn.Linear(2, 1)), every=0), "every 0"),
+        (lambda: CheckpointManager("store", Group(), Optimizer(nn.Linear(2, 1)), every=0), "every 0"),
     ],
 )
 def test_bad_use_in_one_process_is_refused(call, said):
@@ -110,12 +110,12 @@ class Odd(nn.Module):
             self.register_buffer(str(dtype).removeprefix("torch."), torch.arange(3).to(dtype))
 
 
-def odd(folder: Path, *types: torch.dtype) -> tuple[nn.Module, Checkpoints]:
+def odd(folder: Path, *types: torch.dtype) -> tuple[nn.Module, CheckpointManager]:
     strategy = Strategy(Odd(*types), Group())
     model = strategy.model
     model.forward = lambda x: model.layer(x)
     strategy.settle(torch.ones(1, 2))
-    return model, Checkpoints(folder, Group(), Optimizer(strategy, lr=0.1), every=1)
+    return model, CheckpointManager(folder, Group(), Optimizer(strategy, lr=0.1), every=1)
 
 
 def test_buffers_of_any_type_come_back(tmp_path):

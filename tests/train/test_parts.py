@@ -15,14 +15,14 @@ from dithc.engine.comm import Group
 from dithc.train.job.stop_requests import (
     LEAST_SECONDS_TO_WAIT,
     LEAVING_SECONDS,
-    Pace,
-    Stop,
+    StepTimer,
+    StopRequests,
     seconds_since_process_start,
 )
-from dithc.train.optimizer.ema import Ema, decay_at, initial_share
+from dithc.train.optimizer.ema import Ema, decay_at, initial_weight_fraction
 from dithc.train.optimizer.optimizer import Optimizer, learning_rate_at
 from dithc.train.step.step import Trainer
-from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.layout import RankGrid
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -37,46 +37,46 @@ def test_decay_warms_up_to_its_final_value():
 
 
 def test_without_warm_up_the_average_hardly_moves_in_1000_steps():
-    assert initial_share(1000, decay=0.9999, warmup=False) == pytest.approx(math.exp(-0.1), rel=1e-3)
-    assert initial_share(1000, decay=0.9999, warmup=True) < 1e-20
+    assert initial_weight_fraction(1000, decay=0.9999, warmup=False) == pytest.approx(math.exp(-0.1), rel=1e-3)
+    assert initial_weight_fraction(1000, decay=0.9999, warmup=True) < 1e-20
 
 
 def test_average_follows_the_weights_and_leaves_the_frozen_alone():
     model = net()
     model[0].weight.requires_grad_(False)
-    ema = Ema(model, training.Ema(decay=0.5, warmup=False))
+    ema = Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     before = {name: value.clone() for name, value in ema.state.items()}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     assert ema.decay(1) == 0.5
-    Optimizer.of_run(model, training.Run(dataset="toy", weight_decay=0.0)).update(1, ema=ema)
+    Optimizer.of_run(model, training.RunConfig(dataset="toy", weight_decay=0.0)).update(1, ema=ema)
     assert torch.equal(ema.state["0.weight"], before["0.weight"])
     assert torch.allclose(ema.state["1.weight"], before["1.weight"] + 0.5)
 
 
 def test_learning_rate_rises_linearly_and_then_stays():
-    rates = [learning_rate_at(step, training.Run(dataset="toy", lr=1.0, warmup_steps=4)) for step in (1, 2, 4, 5)]
+    rates = [learning_rate_at(step, training.RunConfig(dataset="toy", lr=1.0, warmup_steps=4)) for step in (1, 2, 4, 5)]
     assert rates == [0.25, 0.5, 1.0, 1.0]
-    assert learning_rate_at(1, training.Run(dataset="toy", lr=1.0)) == 1.0
+    assert learning_rate_at(1, training.RunConfig(dataset="toy", lr=1.0)) == 1.0
 
 
 SCHEDULED = {"dataset": "toy", "lr": 0.8, "steps": 100}
 
 
 def test_cosine_falls_to_0_at_the_last_step():
-    run = training.Run(**SCHEDULED, warmup_steps=20, lr_schedule="cosine")
+    run = training.RunConfig(**SCHEDULED, warmup_steps=20, lr_schedule="cosine")
     rates = [learning_rate_at(step, run) for step in range(1, 101)]
     assert rates[:20] == pytest.approx([step / 25 for step in range(1, 21)])
     assert rates[19:] == pytest.approx([0.8 * math.cos(math.pi * step / 160) ** 2 for step in range(81)], abs=1e-12)
     assert rates[-1] == 0.0
-    assert learning_rate_at(1, training.Run(**SCHEDULED, lr_schedule="cosine")) < 0.8
+    assert learning_rate_at(1, training.RunConfig(**SCHEDULED, lr_schedule="cosine")) < 0.8
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.9])
 def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
-    run = training.Run(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_share=share)
+    run = training.RunConfig(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_share=share)
     rates = [learning_rate_at(step, run) for step in range(1, 101)]
     edge = round(100 * (1 - share))
     assert rates[9 : edge - 1] == pytest.approx([0.8] * (edge - 10))
@@ -86,15 +86,15 @@ def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
 
 def test_schedules_of_one_step_and_of_all_steps_are_there():
     for schedule in ("cosine", "trapezoid"):
-        assert learning_rate_at(1, training.Run(dataset="toy", steps=1, lr_schedule=schedule)) == 0.0
-    whole = training.Run(**SCHEDULED, lr_schedule="trapezoid", decay_share=1.0)
+        assert learning_rate_at(1, training.RunConfig(dataset="toy", steps=1, lr_schedule=schedule)) == 0.0
+    whole = training.RunConfig(**SCHEDULED, lr_schedule="trapezoid", decay_share=1.0)
     assert learning_rate_at(25, whole) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     use_backend(backend)
-    settings = training.Run(dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, clip=0.5, warmup_steps=0)
+    settings = training.RunConfig(dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, clip=0.5, warmup_steps=0)
     ours, theirs = net(), net()
     optimizer = Optimizer.of_run(ours, settings)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
@@ -117,7 +117,7 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
 )
 def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, takes):
     model = nn.Linear(2, 2, bias=False)
-    optimizer = Optimizer.of_run(model, training.Run(dataset="toy", clip=clip))
+    optimizer = Optimizer.of_run(model, training.RunConfig(dataset="toy", clip=clip))
     model.weight.grad = torch.full((2, 2), value)
     assert optimizer.clip() == pytest.approx(2 * value)
     assert optimizer.takes(2 * value) is takes
@@ -129,7 +129,7 @@ def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, take
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
     before = signal.getsignal(number)
-    with Stop() as stop:
+    with StopRequests() as stop:
         assert stop.reason(grace_seconds=None) is None
         os.kill(os.getpid(), number)
         assert stop.reason(grace_seconds=None) == f"signal {number.name}"
@@ -142,14 +142,14 @@ def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
 def test_deadline_counts_from_the_start_of_the_process():
     age_minutes = seconds_since_process_start() / 60
     assert age_minutes > 0
-    stop = Stop(walltime_minutes=age_minutes + 10)
+    stop = StopRequests(walltime_minutes=age_minutes + 10)
     assert stop.reason(grace_seconds=5) is None
     assert "s of the walltime left" in str(stop.reason(grace_seconds=700))
     assert stop.reason(grace_seconds=None) is None
 
 
 def test_grace_follows_the_slowest_recent_step_and_save():
-    pace = Pace()
+    pace = StepTimer()
     assert pace.grace_seconds == LEAVING_SECONDS
     for seconds in [9.0] + [1.0] * 19 + [2.0]:
         pace.step(seconds)
@@ -161,7 +161,7 @@ def test_grace_follows_the_slowest_recent_step_and_save():
 
 
 def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
-    pace = Pace()
+    pace = StepTimer()
     pace.save(100.0)
     assert pace.patience_seconds() is None
     pace.step(11.9)
@@ -175,13 +175,13 @@ def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
 
 
 def test_more_ranks_than_images_are_refused():
-    model, run = net(), training.Run(dataset="toy", global_batch=2)
+    model, run = net(), training.RunConfig(dataset="toy", global_batch=2)
     group = Group(rank=0, size=3)
     with pytest.raises(UserError, match="3 ranks for a global batch of 2"):
         Trainer(
             run=run,
             source=None,
-            strategy=SimpleNamespace(layout=Layout(size=3)),
+            strategy=SimpleNamespace(layout=RankGrid(size=3)),
             optimizer=Optimizer.of_run(model, run),
             ema=Ema(model, run.ema),
             group=group,

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from dithc.config import training
 from dithc.core.artifacts import Lease, Manifest
-from dithc.core.integrity import seal, unseal
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective
 from dithc.engine.comm import Group
@@ -111,7 +111,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     kind = {"predict": predict, "times": times}
     one = job(until=1, model=SMALL | {"learn_sigma": False}, objective=kind)
     train(one, Group())
-    objective = Objective.of(training.Objective(**kind))
+    objective = Objective.of(training.ObjectiveConfig(**kind))
     settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.1, "augment": "mirror"}
     batch = Batches(Latents(one.paths.latents.parent), **settings, times=objective.times).batch(0)
     x0, noise, t = (part.double().numpy() for part in (batch.x, batch.noise, batch.t))
@@ -119,7 +119,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     target = {"noise": noise, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0, "flow": noise - x0}[predict]
     assert rows(one)[0]["mse"] == pytest.approx((target**2).mean(), rel=1e-5)
     said = checkpoint(one).meta["objective"]
-    assert training.Objective(**said) == one.run.objective
+    assert training.ObjectiveConfig(**said) == one.run.objective
     assert said["predict"] == predict
 
 
@@ -223,7 +223,7 @@ def test_last_step_beyond_the_configuration_is_refused(job):
 
 
 def test_manifest_of_another_stage_is_refused(job, latents: Path):
-    latents.write_text(seal(unseal(latents.read_text()) | {"stage": "tiles"}))
+    latents.write_text(dump_checksummed(load_checksummed(latents.read_text()) | {"stage": "tiles"}))
     with pytest.raises(UserError, match="another stage"):
         train(job(), Group())
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dithc.config import experiment_of
+from dithc.config import load_experiment
 from dithc.config.load import laid_over
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import seal
+from dithc.core.integrity import dump_checksummed
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCED = ROOT / ".test/config/reduced.yaml"
@@ -86,8 +86,8 @@ def folder(tmp_path: Path) -> Path:
     """Outputs of the reduced demo before its first stage."""
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
-    experiment = experiment_of([ROOT / DEMO, REDUCED])
-    (folder / "config.json").write_text(seal(experiment.model_dump(mode="json")))
+    experiment = load_experiment([ROOT / DEMO, REDUCED])
+    (folder / "config.json").write_text(dump_checksummed(experiment.model_dump(mode="json")))
     return folder
 
 

@@ -77,7 +77,7 @@ if "train" in sys.orig_argv[1:3]:
     import time
     from pathlib import Path
 
-    from dithc.train.job.stop_requests import Stop
+    from dithc.train.job.stop_requests import StopRequests
 
     original, calls = Stop.reason, 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dithc.workflow import fingerprint as room
-from dithc.workflow.fingerprint import Files, fingerprint
+from dithc.workflow.fingerprint import FileFingerprints, fingerprint
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ def test_pipes_and_devices_are_not_opened(folder: Path) -> None:
 
 def test_files_that_are_gone_are_remembered_from_the_last_run(folder: Path, tmp_path: Path) -> None:
     memory = tmp_path / "results" / "fingerprints.json"
-    files = Files(memory)
+    files = FileFingerprints(memory)
     truth = files.fingerprint(str(folder), named=True)
     files.remember()
     os.rename(folder, tmp_path / "archive")
-    assert Files(memory).fingerprint(str(folder), named=True) == truth
-    assert Files(memory).fingerprint(str(tmp_path / "never"), named=True) is None
+    assert FileFingerprints(memory).fingerprint(str(folder), named=True) == truth
+    assert FileFingerprints(memory).fingerprint(str(tmp_path / "never"), named=True) is None
     memory.write_text("no JSON")
-    assert Files(memory).fingerprint(str(folder), named=True) is None
+    assert FileFingerprints(memory).fingerprint(str(folder), named=True) is None

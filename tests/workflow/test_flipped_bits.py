@@ -15,7 +15,7 @@ import pytest
 
 from dithc.cli import main
 from dithc.cli.outputs.findings import NOTES, find
-from dithc.core.integrity import seal, unseal
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from tests.sampling import commit_of
 from tests.workflow.conftest import LOCAL, snakemake
 
@@ -74,7 +74,7 @@ class Attack:
         if words[0] == "train" and (self.folder / words[words.index("--config") + 1]).read_bytes() == self.config:
             scratch.mkdir(parents=True, exist_ok=True)
             (scratch / "config.json").write_text(
-                seal({**unseal(self.config.decode()), "store": str(scratch / "store")})
+                dump_checksummed({**load_checksummed(self.config.decode()), "store": str(scratch / "store")})
             )
             words[words.index("--config") + 1] = str(scratch / "config.json")
         status = main(words)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load_machine
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.jobs.benches import Benches
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.jobs.benches import BenchmarkArguments
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^    params:\n((?: {8}.*\n|\n)+)", re.MULTILINE)
@@ -37,8 +37,8 @@ def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
     said = set()
     for profile in PROFILES:
         machine = load_machine(profile)[0].model_dump()
-        matrix = Matrix({**ASKED, "machine": machine})
-        benches = Benches(matrix.experiment)
+        matrix = ExperimentGraph({**ASKED, "machine": machine})
+        benches = BenchmarkArguments(matrix.experiment)
         named = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
         said.add((*named, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
     assert len(PROFILES) >= 4

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import unseal
+from dithc.core.integrity import load_checksummed
 from tests.sampling import commit_of
 from tests.workflow.conftest import processes_in
 
@@ -84,7 +84,10 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     assert start(project, said).wait(timeout=MOST_SECONDS) == 0, said.read_text()
     after = measured(results)
     assert {name: after[name] for name in before} == before
-    check(json.loads((project / "quality.json").read_text()), unseal((results / "plan.json").read_text())["seconds"])
+    check(
+        json.loads((project / "quality.json").read_text()),
+        load_checksummed((results / "plan.json").read_text())["seconds"],
+    )
     assert (results / "quality.png").read_bytes().startswith(b"\x89PNG")
     assert "flow over baseline: R " in said.read_text()
 

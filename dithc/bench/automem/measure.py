@@ -10,13 +10,13 @@ from typing import Any
 
 from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.automem.training_runs import Trainings
+from dithc.bench.automem.training_runs import TrainingRuns
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
-from dithc.bench.resume import Stopped, now
-from dithc.core.logging import logger, problem
+from dithc.bench.resume import MeasurementStopped, current_session
+from dithc.core.logging import get_logger, user_error
 from dithc.model import PRESETS
 
-log = logger(__name__)
+log = get_logger(__name__)
 COUNTED = {
     "takes_bytes": "peak resident size of the unmanaged process, minus its size before the model was built",
     "peak_fast_bytes": "peak of the physical bytes in the fastest tier, including idle blocks of the pool",
@@ -31,7 +31,7 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
     """Run the parts and return their results for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
-    trainings = Trainings(settings, threads=core_plan.ranks[0].num_threads)
+    trainings = TrainingRuns(settings, threads=core_plan.ranks[0].num_threads)
     measure: dict[str, Callable[[], dict[str, Any]]] = {
         "budget": trainings.budget,
         "file": trainings.file,
@@ -42,8 +42,8 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
     parts = {}
     for name in settings.only:
         log.info("part %s", name)
-        with suppress(Stopped):
-            parts[name] = now().unit(f"part {name}", measure[name])
+        with suppress(MeasurementStopped):
+            parts[name] = current_session().unit(f"part {name}", measure[name])
     return {
         "bench": "automem",
         "settings": asdict(settings) | {"folder": str(settings.folder.resolve())},
@@ -59,7 +59,7 @@ def _check(settings: AutoMemSettings) -> None:
     require_among("bench --step-models", settings.step_models, PRESETS)
 
     def refuse(argument: str, got: object, expected: str) -> None:
-        raise problem(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
+        raise user_error(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
 
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:

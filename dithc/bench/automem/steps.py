@@ -13,11 +13,11 @@ import torch
 from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.step import variants
 from dithc.bench.timing import Timing, alternating, spread
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.diffusion import Schedule
 from dithc.engine import native
-from dithc.engine.automem import AutoMem, Manager, manager
-from dithc.engine.memory import Pool, Tiers, TierSpec, hot_pool, use_pool
+from dithc.engine.automem import AutoMem, Manager, get_manager
+from dithc.engine.memory import Pool, Tiers, TierSpec, output_pool, set_output_pool
 from dithc.model import DiT
 
 POOL, TORCH = "pool", "torch's allocator"
@@ -30,18 +30,18 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
     """Time interleaved steps with outputs from the huge-page pool and from torch's allocator."""
     rows = []
     for model in settings.step_models:
-        pools = {POOL: hot_pool(), TORCH: Pool.off()}
+        pools = {POOL: output_pool(), TORCH: Pool.off()}
         steps = {name: partial(_pooled, pool, _step(_training(model, settings))) for name, pool in pools.items()}
         rows += _rows(model, steps, settings)
     return {"rows": rows}
 
 
 def _pooled(pool: Pool, step: variants.TrainingStep) -> float:
-    before = use_pool(pool)
+    before = set_output_pool(pool)
     try:
         return step()
     finally:
-        use_pool(before)
+        set_output_pool(before)
 
 
 def _step(training: variants.Training) -> variants.TrainingStep:
@@ -57,7 +57,7 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
         fast = TierSpec(name="fast", kind="ddr", budget_bytes=room)
         with closing(Tiers([fast, TierSpec(name="slow", kind="ddr", budget_bytes=None)])) as tiers:
             training.model = AutoMem(training.model, tiers=tiers)
-            managed = manager(training.model)
+            managed = get_manager(training.model)
             assert managed is not None
             with closing(managed):
                 resident = partial(_managed, tiers, managed, _step(training))
@@ -81,7 +81,7 @@ def _managed(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> flo
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
     if native.library() is None:
         fix = "reinstall dithc; the pool requires its kernels"
-        raise problem("bench automem", got=native.load().reason, expected="the compiled library", fix=fix)
+        raise user_error("bench automem", got=native.load_library().reason, expected="the compiled library", fix=fix)
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
     batch = variants.Batch.random(made, schedule, size=settings.batch, seed=settings.seed)

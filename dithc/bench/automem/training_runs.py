@@ -6,12 +6,12 @@ from statistics import median
 from typing import Any
 
 from dithc.bench.automem.settings import AutoMemSettings
-from dithc.bench.resume import Stopped
+from dithc.bench.resume import MeasurementStopped
 from dithc.bench.timing import spread
-from dithc.bench.training import Contender, Run, interleaved, row_of, run_once, time_over
-from dithc.core.logging import logger, problem, progress
+from dithc.bench.training import TrainingResult, TrainingVariant, interleaved, row_of, run_training, time_over
+from dithc.core.logging import get_logger, progress, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 GIB, MIB = 1 << 30, 1 << 20
 UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
 OFF = ("--automem", "off")
@@ -19,12 +19,12 @@ PLAIN_WORDS = (*OFF, "--operators", "torch")
 PLAIN_ENVIRONMENT = {"DITHC_POOL": "off"}
 
 
-class Trainings:
+class TrainingRuns:
     """Runs of one model on one rank, for the parts that compare training runs."""
 
     def __init__(self, settings: AutoMemSettings, *, threads: int) -> None:
         self._settings, self._threads = settings, threads
-        self._unmanaged: Run | None = None
+        self._unmanaged: TrainingResult | None = None
         self._how = ""  # enforcement of the last limit
 
     def budget(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Trainings:
         managed = self._contender(MANAGED, ("--automem", "on", "--fast-bytes", str(budget_bytes)))
         bare = iter([first])  # the run above is the first of its rounds
 
-        def run(contender: Contender) -> Run:
+        def run(contender: TrainingVariant) -> TrainingResult:
             return (next(bare, None) if contender.name == UNMANAGED else None) or self._run(contender)
 
         contenders, rounds = [self._contender(UNMANAGED, OFF), managed], self._settings.rounds
@@ -73,7 +73,7 @@ class Trainings:
         rows: list[dict[str, Any]] = []
         for contender in (plain, self._contender(MANAGED, words)):
 
-            def tried(batch: int, contender: Contender = contender) -> Run:
+            def tried(batch: int, contender: TrainingVariant = contender) -> TrainingResult:
                 return self._run(contender, replace(settings, batch=batch), limit_bytes=limit_bytes)
 
             largest, probes = largest_of(tried, first=settings.batch, most=settings.most)
@@ -82,12 +82,12 @@ class Trainings:
         ratio = rows[1]["largest"] / rows[0]["largest"] if rows[0]["largest"] else None
         return {"limit_bytes": limit_bytes, "how": self._how, "most": settings.most, "ratio": ratio, "rows": rows}
 
-    def _bare(self) -> Run:
+    def _bare(self) -> TrainingResult:
         """Return the unmanaged run without a limit, executed once."""
         if self._unmanaged is None:
             run = self._run(self._contender(UNMANAGED, OFF))
             if run.status != "ok":
-                raise problem(
+                raise user_error(
                     "the unmanaged training run",
                     got=f"{run.status}: {run.reason}",
                     expected="a run that measures its memory",
@@ -96,8 +96,10 @@ class Trainings:
             self._unmanaged = run
         return self._unmanaged
 
-    def _contender(self, name: str, words: tuple[str, ...], environment: Mapping[str, str] | None = None) -> Contender:
-        return Contender(
+    def _contender(
+        self, name: str, words: tuple[str, ...], environment: Mapping[str, str] | None = None
+    ) -> TrainingVariant:
+        return TrainingVariant(
             name=name, strategy="cftp", ranks=1, cpus=self._threads, words=words, environment=environment or {}
         )
 
@@ -106,7 +108,7 @@ class Trainings:
         fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
-            raise problem("memory limit", got=got, expected="space for training", fix="raise --memory or --limit")
+            raise user_error("memory limit", got=got, expected="space for training", fix="raise --memory or --limit")
         file_bytes = int(self._settings.file_gib * GIB)
         folder = str(self._settings.folder.resolve())
         return (
@@ -115,37 +117,37 @@ class Trainings:
         )
 
     def _run(
-        self, contender: Contender, settings: AutoMemSettings | None = None, *, limit_bytes: int | None = None
-    ) -> Run:
+        self, contender: TrainingVariant, settings: AutoMemSettings | None = None, *, limit_bytes: int | None = None
+    ) -> TrainingResult:
         chosen = settings or self._settings
-        run = run_once(contender, chosen.of_run(chosen.model, chosen.batch), limit_bytes=limit_bytes)
+        run = run_training(contender, chosen.of_run(chosen.model, chosen.batch), limit_bytes=limit_bytes)
         if run.status == "stopped":
-            raise Stopped
+            raise MeasurementStopped
         self._how = run.limit
         return run
 
 
-def peak_of(run: Run) -> int:
+def peak_of(run: TrainingResult) -> int:
     """Return the peak resident size of the process, in bytes."""
     return run.peak_rss_bytes_each[0]
 
 
-def before_of(run: Run) -> int:
+def before_of(run: TrainingResult) -> int:
     """Return the peak resident size before the model was built, in bytes."""
     return int(run.result["each_rank"][0]["before_bytes"])
 
 
-def takes_of(run: Run) -> int:
+def takes_of(run: TrainingResult) -> int:
     """Return the bytes of training: weights, gradients, moments, average, activations."""
     return peak_of(run) - before_of(run)
 
 
-def same_training(first: Run, other: Run) -> bool:
+def same_training(first: TrainingResult, other: TrainingResult) -> bool:
     """Test whether all losses and gradient norms are bitwise equal."""
     return first.losses == other.losses and first.result["grad_norms"] == other.result["grad_norms"]
 
 
-def automem_row(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -> dict[str, Any]:
+def automem_row(name: str, runs: Sequence[TrainingResult], *, beside: Sequence[TrainingResult] = ()) -> dict[str, Any]:
     """Return the row of a variant, compared with the runs in `beside` if given."""
     row = {"name": name} | row_of(runs)
     if row["status"] != "ok":
@@ -159,7 +161,7 @@ def automem_row(name: str, runs: Sequence[Run], *, beside: Sequence[Run] = ()) -
     return row
 
 
-def _managed(runs: Sequence[Run]) -> dict[str, Any]:
+def _managed(runs: Sequence[TrainingResult]) -> dict[str, Any]:
     """Return the worst fast-tier and copy numbers over the runs of a managed variant."""
     told = [run.result["each_rank"][0]["memory"] for run in runs]
     shares = [
@@ -178,7 +180,7 @@ def _managed(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[int, list[dict[str, Any]]]:
+def largest_of(tried: Callable[[int], TrainingResult], *, first: int, most: int) -> tuple[int, list[dict[str, Any]]]:
     """Find the largest batch that runs: double or halve to a bracket, then bisect. Return it and all probes."""
     probes: list[dict[str, Any]] = []
     good, bad, batch = 0, most + 1, min(first, most)
@@ -186,7 +188,9 @@ def largest_of(tried: Callable[[int], Run], *, first: int, most: int) -> tuple[i
         run = tried(batch)
         if run.status == "failed":
             expected = "success, or a lack of memory"
-            raise problem(f"a step of batch {batch}", got=run.reason, expected=expected, fix="fix the error in `got`")
+            raise user_error(
+                f"a step of batch {batch}", got=run.reason, expected=expected, fix="fix the error in `got`"
+            )
         seconds = median(run.seconds) if run.seconds else None
         probes.append({"batch": batch, "status": run.status, "seconds": seconds})
         if run.status == "ok":

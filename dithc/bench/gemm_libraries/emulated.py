@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from dithc.bench.rooflines import Precision
-from dithc.core.logging import logger, problem
-from dithc.engine.hardware import discover
+from dithc.core.logging import get_logger, user_error
+from dithc.engine.hardware import discover_machine
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS, BUILD = ROOT / "kernels", ROOT / "build" / "emulated"
@@ -56,7 +56,7 @@ def what() -> str:
 def quick_emulation() -> dict[str, str]:
     """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c), if there is a compiler."""
     compiler = shutil.which("cc")
-    if "fma" not in discover().flags or compiler is None:
+    if "fma" not in discover_machine().flags or compiler is None:
         return {}
     BUILD.mkdir(parents=True, exist_ok=True)
     library, made = BUILD / "qemu_fma.so", BUILD / f"qemu_fma.{os.getpid()}.so"
@@ -109,7 +109,7 @@ def _ask(request: bytes, size: int) -> bytes:
     if len(answer) < size:
         _server.cache_clear()
         status = server.wait()
-        raise problem(
+        raise user_error(
             "the emulated kernels ended",
             got=f"exit status {status} of {' '.join(map(str, server.args))}",  # type: ignore[arg-type]
             expected="an answer to each product",
@@ -138,7 +138,7 @@ def _built() -> Path:
         done = subprocess.run([*_cmake(), *words], capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            raise problem(
+            raise user_error(
                 "the Arm kernels cannot be built",
                 got=f"{' '.join(words)}: {' '.join(last)}",
                 expected="a program for 64-bit Arm",

@@ -26,7 +26,7 @@ _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
 
 
 @dataclass(frozen=True)
-class Library:
+class GemmLibrary:
     """Library of matrix products.
 
     Attributes:
@@ -128,16 +128,16 @@ def _openblas_obstacle(dtype: Precision) -> str | None:
     )
 
 
-LIBRARIES: Mapping[str, Library] = {
-    "openblas": Library(_openblas_what, _openblas_product, _openblas_obstacle),
-    "torch-blas": Library(_torch_what, _torch_product, lambda dtype: None),
-    "onednn": Library(_onednn_what, _onednn_product, _onednn_obstacle),
+LIBRARIES: Mapping[str, GemmLibrary] = {
+    "openblas": GemmLibrary(_openblas_what, _openblas_product, _openblas_obstacle),
+    "torch-blas": GemmLibrary(_torch_what, _torch_product, lambda dtype: None),
+    "onednn": GemmLibrary(_onednn_what, _onednn_product, _onednn_obstacle),
 }
 
-EMULATED: Mapping[str, Library] = {"sme": Library(emulated.what, emulated.product, emulated.obstacle)}
+EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.what, emulated.product, emulated.obstacle)}
 
 
-def described(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
+def describe_libraries(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
     """Describe each library, with the reason why it does not support a type here, or None."""
     return {
         name: {"what": LIBRARIES[name].what(), **{dtype: LIBRARIES[name].obstacle(dtype) for dtype in dtypes}}

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dithc.bench.gemm_libraries.libraries import Library, Product
+from dithc.bench.gemm_libraries.libraries import GemmLibrary, Product
 from dithc.engine import hcops
 
 # Operators with the product of a linear layer, replaced by the product and the following operators, so that only the
@@ -41,7 +41,7 @@ class _Linear(torch.autograd.Function):
         return dx, dweight, dy.sum(0) if wants_bias and ctx.has_bias else None, None
 
 
-def linear_by(library: Library) -> Linear:
+def make_linear(library: GemmLibrary) -> Linear:
     """Return `torch.nn.functional.linear` by a library: x (..., K), weight (F, K), optional bias (F), with autocast."""
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -67,7 +67,7 @@ class _Instead(TorchFunctionMode):
 
 
 @contextmanager
-def linears_served_by(linear: Linear) -> Iterator[None]:
+def use_linear(linear: Linear) -> Iterator[None]:
     """Replace the product of every hcops linear layer by `linear`. Torch computes the operators after it.
 
     Given `hcops.linear`, dithc computes the products and torch the remaining operators.

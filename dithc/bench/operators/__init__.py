@@ -7,6 +7,6 @@ and PyTorch's operators and the ceilings are interleaved in the same rounds. To 
 
 from dithc.bench.operators import ops
 from dithc.bench.operators.search import TuneSettings, show_tuning, tune
-from dithc.bench.operators.settings import precision
+from dithc.bench.operators.settings import autocast_context
 
-__all__ = ["TuneSettings", "ops", "precision", "show_tuning", "tune"]
+__all__ = ["TuneSettings", "autocast_context", "ops", "show_tuning", "tune"]

@@ -18,19 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dithc.bench.environment import require_among
-from dithc.bench.gemm_libraries import LIBRARIES, linear_by
+from dithc.bench.gemm_libraries import LIBRARIES, make_linear
 from dithc.bench.operators.settings import (
     TYPES,
-    Case,
+    OperatorCase,
     Run,
     as_output,
+    autocast_context,
     backward_of,
     our_passes,
     passes,
-    precision,
     random,
 )
-from dithc.bench.operators.shapes import PASSES, Layer, Pass, module_layers
+from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, module_layers
 from dithc.bench.rooflines import Precision
 from dithc.engine import hcops
 from dithc.engine.hcops import reference
@@ -57,13 +57,13 @@ def cases(
     dtypes: Sequence[Precision],
     size_bytes: int,
     libraries: Sequence[str] = (),
-) -> list[Callable[[], Case]]:
+) -> list[Callable[[], OperatorCase]]:
     """Return functions that build the cases one by one, so that each case is freed before the next."""
     require_among("bench ops --ops", wanted, OPS)
     require_among("bench ops --models", models, PRESETS)
     if libraries:
         require_among("bench ops --libraries", libraries, LIBRARIES)
-    found: list[Callable[[], Case]] = []
+    found: list[Callable[[], OperatorCase]] = []
     for op in wanted:
         for dtype in dtypes:
             if op == "gemm":
@@ -75,20 +75,20 @@ def cases(
     return found
 
 
-def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> list[Callable[[], Case]]:
+def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> list[Callable[[], OperatorCase]]:
     """Return the three products of each module in table 4, by dithc, PyTorch and the available libraries."""
     layers = module_layers(PRESETS[model], batch=BATCHES.get(model, OTHER_BATCH))
     able = [name for name in libraries if LIBRARIES[name].obstacle(dtype) is None]
     return [partial(_product, model, layer, of, dtype, able) for layer in layers for of in PASSES]
 
 
-def _product(model: str, layer: Layer, of: Pass, dtype: Precision, libraries: Sequence[str]) -> Case:
-    linears = {"eager": F.linear, **{name: linear_by(LIBRARIES[name]) for name in libraries}}
-    with precision(dtype):
+def _product(model: str, layer: LinearShape, of: Pass, dtype: Precision, libraries: Sequence[str]) -> OperatorCase:
+    linears = {"eager": F.linear, **{name: make_linear(LIBRARIES[name]) for name in libraries}}
+    with autocast_context(dtype):
         runs = {"hcops": our_linear_run(layer, of, dtype)}
         runs |= {name: linear_run(layer, of, one, dtype, weight_dtype=TYPES[dtype]) for name, one in linears.items()}
     m, n, k = layer.product(of)
-    return Case(
+    return OperatorCase(
         op="gemm",
         group=f"gemm {model}",
         name=f"{layer.name} {of}",
@@ -102,7 +102,7 @@ def _product(model: str, layer: Layer, of: Pass, dtype: Precision, libraries: Se
 
 
 def linear_run(
-    layer: Layer,
+    layer: LinearShape,
     of: Pass,
     linear: Callable[..., Tensor],
     dtype: Precision,
@@ -123,19 +123,19 @@ def linear_run(
     return backward_of(linear(x, weight, bias), wanted, place(dout))
 
 
-def our_linear_run(layer: Layer, of: Pass, dtype: Precision) -> Run:
+def our_linear_run(layer: LinearShape, of: Pass, dtype: Precision) -> Run:
     """Return the same product by hcops: fp32 weights, inputs in the pool."""
     return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
 
 
-def _attention(dtype: Precision, heads: int, width: int, images: int) -> Case:
+def _attention(dtype: Precision, heads: int, width: int, images: int) -> OperatorCase:
     """Return the forward and backward pass at the heads of S/2 or XL/2."""
     qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
     dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
-    with precision(dtype):
+    with autocast_context(dtype):
         ours = our_passes(partial(hcops.attention, num_heads=heads), [qkv], dout)
         eager = passes(partial(reference.attention, num_heads=heads), [qkv], dout)
-    return Case(
+    return OperatorCase(
         op="attention",
         group="attention",
         name=f"K={width}",
@@ -167,17 +167,17 @@ class _Operator(NamedTuple):
     sizes: Mapping[str, int]
 
 
-def memory_bound(op: str, dtype: Precision, size_bytes: int) -> Case:
+def memory_bound(op: str, dtype: Precision, size_bytes: int) -> OperatorCase:
     """Return a case whose first input has about `size_bytes` in fp32."""
-    with precision(dtype):
+    with autocast_context(dtype):
         return adamw(dtype, size_bytes) if op == "adamw" else _built(op, _operator(op, dtype), dtype, size_bytes)
 
 
-def _built(op: str, operator: _Operator, dtype: Precision, size_bytes: int) -> Case:
+def _built(op: str, operator: _Operator, dtype: Precision, size_bytes: int) -> OperatorCase:
     images = max(1, size_bytes // (FP32_BYTES * math.prod(operator.inputs[0][0])))
     inputs = [random(images, *shape, dtype=kind, seed=seed) for seed, (shape, kind) in enumerate(operator.inputs)]
     dout = random(images, *operator.output, seed=len(inputs))
-    return Case(
+    return OperatorCase(
         op=op,
         group="memory-bound",
         name=op,
@@ -228,14 +228,14 @@ def _operator(op: str, dtype: Precision) -> _Operator:
     return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, moved, counted, {"E": HIDDEN})
 
 
-def adamw(dtype: Precision, size_bytes: int) -> Case:
+def adamw(dtype: Precision, size_bytes: int) -> OperatorCase:
     """Return the case of norm, clipping, update and moving average of `size_bytes` of weights."""
     count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
     ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
     ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
     ours.append([tensor.clone() for tensor in ours[0]])
     elements = count * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]
-    return Case(
+    return OperatorCase(
         op="adamw",
         group="memory-bound",
         name="adamw",

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from dithc.bench.environment import circumstances, prepare_threads, require_at_least
-from dithc.bench.gemm_libraries import described
+from dithc.bench.gemm_libraries import describe_libraries
 from dithc.bench.operators.cases import MEMORY_BOUND, OPS, cases
-from dithc.bench.operators.settings import Case, Run, precision
-from dithc.bench.resume import Stopped, now
-from dithc.bench.rooflines import CopyCeiling, MultiplyAddCeiling, Precision, multiply_add_ceiling, team_facts
+from dithc.bench.operators.settings import OperatorCase, Run, autocast_context
+from dithc.bench.resume import MeasurementStopped, current_session
+from dithc.bench.rooflines import BandwidthRoofline, FmaRoofline, Precision, multiply_add_ceiling, team_facts
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
-from dithc.core.logging import logger, progress
+from dithc.core.logging import get_logger, progress
 from dithc.engine import hcops
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Each measurement repeats the run for this time, so that the start and the clock have negligible cost.
 SECONDS_PER_TIME = 0.005
@@ -53,7 +53,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         size_bytes=settings.size_bytes,
         libraries=settings.libraries,
     )
-    libraries = described(settings.libraries, settings.dtypes)
+    libraries = describe_libraries(settings.libraries, settings.dtypes)
     for name, dtype in product(settings.libraries, settings.dtypes):
         if libraries[name][dtype]:
             log.warning("skipping %s for %s: %s", name, dtype, libraries[name][dtype])
@@ -64,8 +64,12 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
             for build in wanted:
                 case = build()
                 name = f"{case.group} {case.name} {case.dtype}"
-                with suppress(Stopped):
-                    rows.append(now().unit(f"{name} {case.shape}", partial(_measure, case, ceilings, settings.repeats)))
+                with suppress(MeasurementStopped):
+                    rows.append(
+                        current_session().unit(
+                            f"{name} {case.shape}", partial(_measure, case, ceilings, settings.repeats)
+                        )
+                    )
                 bar.update(1, now=name)
         where = circumstances(machine, core_plan)
     cache = max((one.size_bytes for one in machine.caches), default=0)
@@ -92,12 +96,12 @@ class _Ceilings:
     """Ceilings of this run, built once because their arrays are large."""
 
     def __init__(self, settings: OpsSettings) -> None:
-        self._multiply_add: dict[str, MultiplyAddCeiling | None] = {
+        self._multiply_add: dict[str, FmaRoofline | None] = {
             dtype: multiply_add_ceiling(dtype) for dtype in settings.dtypes
         }
-        self._copy = CopyCeiling(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
+        self._copy = BandwidthRoofline(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
 
-    def of(self, case: Case) -> MultiplyAddCeiling | CopyCeiling | None:
+    def of(self, case: OperatorCase) -> FmaRoofline | BandwidthRoofline | None:
         """Return the ceiling of `case`, or None without the library that measures it."""
         return self._multiply_add[case.dtype] if case.limit == "multiply_add" else self._copy
 
@@ -110,10 +114,10 @@ class _Ceilings:
         return {name: spread(values) for name, values in rates.items()}
 
 
-def _measure(case: Case, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:
+def _measure(case: OperatorCase, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:
     ceiling = ceilings.of(case)
     runs: dict[str, Run] = {f"{way} {part}": run for way, parts in case.ways.items() for part, run in parts.items()}
-    with precision(case.dtype):
+    with autocast_context(case.dtype):
         loops = loops_for(runs, seconds=SECONDS_PER_TIME)
         timings = take_turns(runs | ({"ceiling": ceiling} if ceiling else {}), repeats=repeats, loops=loops)
     totals = {way: reduce(add, (timings[f"{way} {part}"] for part in parts)) for way, parts in case.ways.items()}
@@ -145,7 +149,7 @@ def _measure(case: Case, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:
 
 
 def _ceiling_rates(
-    case: Case, ceiling: MultiplyAddCeiling | CopyCeiling | None, timing: Timing | None
+    case: OperatorCase, ceiling: FmaRoofline | BandwidthRoofline | None, timing: Timing | None
 ) -> dict[str, Any] | None:
     if ceiling is None or timing is None:
         return None
@@ -156,7 +160,7 @@ def _ceiling_rates(
     }
 
 
-def _shares(case: Case, total: Timing, limit: Mapping[str, Any]) -> list[float]:
+def _shares(case: OperatorCase, total: Timing, limit: Mapping[str, Any]) -> list[float]:
     """Return the rate relative to the ceiling's rate in the same round."""
     pairs = zip(total.seconds, limit["per_second"]["rounds"], strict=True)
     return [case.work / seconds / ceiling for seconds, ceiling in pairs]

@@ -16,18 +16,18 @@ import torch
 
 from dithc.bench.environment import prepare_threads, require_at_least
 from dithc.bench.operators.cases import our_linear_run
-from dithc.bench.operators.settings import precision
-from dithc.bench.operators.shapes import PASSES, Layer, Pass, all_layers
+from dithc.bench.operators.settings import autocast_context
+from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, all_layers
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, loops_for, take_turns
 from dithc.core.artifacts import atomic_write, outputs
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine import hcops, native
 from dithc.engine.hcops import tuning
 from dithc.engine.native import contexts
 from dithc.model import DiT
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Depths, heights and widths of blocks in elements. The kernels' rule selects depths of 200 to 800 for caches of 32 to
 # 64 KB, heights that fill parts of an L2 cache of 0.5 to 2 MB, and the full width for the layers of DiT. These values
@@ -64,7 +64,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     if native.library() is None:
         fix = "reinstall dithc; only the C kernels can be tuned"
-        raise problem("tune: C kernels", got=native.load().reason, expected="the compiled library", fix=fix)
+        raise user_error("tune: C kernels", got=native.load_library().reason, expected="the compiled library", fix=fix)
     prepare_threads(settings.threads)
     if os.getloadavg()[0] > LARGEST_LOAD:
         log.warning(
@@ -76,10 +76,10 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
         config = DiT.from_preset(settings.model, **settings.overrides).config
     layers = {layer[1:]: layer for layer in all_layers(config, batch=settings.batch)}.values()  # one of each shape
     wanted = [(layer, of, dtype) for dtype in settings.dtypes for layer in layers for of in PASSES]
-    found: dict[tuning.Product, tuning.Result] = {}
+    found: dict[tuning.GemmShape, tuning.TuningResult] = {}
     with hcops.use("c"), progress(total=len(wanted), label="tune", unit="product") as bar:
         for layer, of, dtype in wanted:
-            product = tuning.Product(*layer.product(of), of, dtype)
+            product = tuning.GemmShape(*layer.product(of), of, dtype)
             found[product] = search(
                 product,
                 _measure(layer, of, dtype),
@@ -101,7 +101,9 @@ def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
     return _shown(path, key, tuning.load(path, key) if path.exists() else {})
 
 
-def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: int, clusters: int = 1) -> tuning.Result:
+def search(
+    product: tuning.GemmShape, measure: Measure, *, threads: int, rounds: int, clusters: int = 1
+) -> tuning.TuningResult:
     """Search depth and cuts, then height and width of the best candidate, then decide in new rounds."""
     first = halve([tuning.Blocking(), *depths_and_cuts(product, threads=threads, clusters=clusters)], measure)
     best = halve([first, *heights_and_widths(product, first)], measure)
@@ -111,7 +113,7 @@ def search(product: tuning.Product, measure: Measure, *, threads: int, rounds: i
     if not tuning.torch_may_serve(product.layout, product.dtype):
         barred.add("torch")  # measured anyway, to be shown
     chosen = tuning.winner({name: values for name, values in ratios.items() if name not in barred})
-    return tuning.Result(
+    return tuning.TuningResult(
         choice=chosen,
         ratio=1.0 if chosen is None else median(ratios[chosen]),
         torch_ratio=median(ratios["torch"]),
@@ -130,7 +132,7 @@ def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blo
     return left[0] if left else tuning.Blocking()
 
 
-def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
+def depths_and_cuts(product: tuning.GemmShape, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
     """Yield every depth below k with every grid on nearly all threads of a core cluster, and with one thread."""
     for kc in (0, *(depth for depth in DEPTHS if depth < product.k)):
         for (rows, columns), cut in product_of(
@@ -141,7 +143,7 @@ def depths_and_cuts(product: tuning.Product, *, threads: int, clusters: int = 1)
         yield tuning.Blocking(row_cuts=1, column_cuts=1, num_threads=1)
 
 
-def heights_and_widths(product: tuning.Product, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
+def heights_and_widths(product: tuning.GemmShape, base: tuning.Blocking) -> Iterator[tuning.Blocking]:
     """Yield `base` with every height and width below the matrix size."""
     for mc in (0, *(height for height in HEIGHTS if height < product.m)):
         for nc in (0, *(width for width in WIDTHS if width < product.n)):
@@ -156,18 +158,18 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
             yield rows, columns
 
 
-def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
+def _measure(layer: LinearShape, of: Pass, dtype: Precision) -> Measure:
     """Return a function that times candidates on one product, except candidates that the kernels reject."""
-    with precision(dtype):
+    with autocast_context(dtype):
         run = our_linear_run(layer, of, dtype)
 
     def under(candidate: tuning.Choice | None) -> object:
-        with tuning.trying(candidate):
+        with tuning.use_blocking(candidate):
             return run()
 
     def measure(candidates: Sequence[tuning.Choice | None], rounds: int) -> Mapping[tuning.Choice | None, Timing]:
         runs: dict[tuning.Choice | None, Callable[[], object]] = {}
-        with precision(dtype):
+        with autocast_context(dtype):
             for candidate in candidates:
                 try:
                     under(candidate)
@@ -181,7 +183,9 @@ def _measure(layer: Layer, of: Pass, dtype: Precision) -> Measure:
     return measure
 
 
-def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.Result]) -> dict[str, Any]:
+def _shown(
+    path: Path, key: tuning.TuningKey, results: Mapping[tuning.GemmShape, tuning.TuningResult]
+) -> dict[str, Any]:
     """Return a tuning as plain data."""
     rows = [
         {**product._asdict(), **result._asdict(), "choice": _said(result)}
@@ -190,16 +194,16 @@ def _shown(path: Path, key: tuning.Key, results: Mapping[tuning.Product, tuning.
     return {"bench": "tune", "path": str(path), "key": asdict(key), "products": rows}
 
 
-def _path(key: tuning.Key, output: Path | None) -> Path:
+def _path(key: tuning.TuningKey, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
         got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
         fix = f"pass --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
-        raise problem("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
+        raise user_error("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
     return path
 
 
-def _said(result: tuning.Result) -> str:
+def _said(result: tuning.TuningResult) -> str:
     if isinstance(result.choice, tuning.Blocking):
         return ", ".join(f"{name} {value}" for name, value in result.choice._asdict().items() if value)
     return result.choice or "default"

@@ -18,7 +18,7 @@ Run = Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class OperatorCase:
     """One operator at one shape and type.
 
     Attributes:
@@ -39,7 +39,7 @@ class Case:
     ways: Mapping[str, Mapping[str, Run]] = field(repr=False)
 
 
-def precision(dtype: Precision, device: str = "cpu") -> AbstractContextManager[Any]:
+def autocast_context(dtype: Precision, device: str = "cpu") -> AbstractContextManager[Any]:
     """Return the context of a forward pass in training, for building and running cases."""
     return torch.autocast(device, dtype=torch.bfloat16) if dtype == "bf16" else nullcontext()
 

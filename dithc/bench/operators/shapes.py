@@ -17,7 +17,7 @@ Pass = Literal["forward", "grad_input", "grad_weight"]
 PASSES: tuple[Pass, ...] = ("forward", "grad_input", "grad_weight")
 
 
-class Layer(NamedTuple):
+class LinearShape(NamedTuple):
     """Linear layer y (M, F) = x (M, K) W (F, K)^T."""
 
     name: str
@@ -36,26 +36,26 @@ class Layer(NamedTuple):
         return {"forward": (m, f, k), "grad_input": (m, k, f), "grad_weight": (f, k, m)}[of]
 
 
-def module_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
+def module_layers(config: DiTConfig, *, batch: int) -> list[LinearShape]:
     """Return the five modules of table 4, which form a block."""
     width, tokens = config.hidden_size, batch * config.num_tokens
     return [
-        Layer("qkv", tokens, width, 3 * width),
-        Layer("out", tokens, width, width),
-        Layer("up", tokens, width, config.mlp_rows),
-        Layer("down", tokens, config.mlp_width, width),
-        Layer("condition", batch, width, 6 * width),
+        LinearShape("qkv", tokens, width, 3 * width),
+        LinearShape("out", tokens, width, width),
+        LinearShape("up", tokens, width, config.mlp_rows),
+        LinearShape("down", tokens, config.mlp_width, width),
+        LinearShape("condition", batch, width, 6 * width),
     ]
 
 
-def all_layers(config: DiTConfig, *, batch: int) -> list[Layer]:
+def all_layers(config: DiTConfig, *, batch: int) -> list[LinearShape]:
     """Return all linear layers: blocks, patches, timesteps and output."""
     width, tokens, area = config.hidden_size, batch * config.num_tokens, config.patch_size**2
     return [
         *module_layers(config, batch=batch),
-        Layer("patches", tokens, area * config.in_channels, width),
-        Layer("timestep 1", batch, NUM_FREQUENCIES, width),
-        Layer("timestep 2", batch, width, width),
-        Layer("last condition", batch, width, 2 * width),
-        Layer("last", tokens, width, area * config.out_channels),
+        LinearShape("patches", tokens, area * config.in_channels, width),
+        LinearShape("timestep 1", batch, NUM_FREQUENCIES, width),
+        LinearShape("timestep 2", batch, width, width),
+        LinearShape("last condition", batch, width, 2 * width),
+        LinearShape("last", tokens, width, area * config.out_channels),
     ]

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from dithc.bench.environment import circumstances, prepare_threads, require_among
 from dithc.bench.patching import reference_models, third_party_models
 from dithc.bench.timing import spread, take_turns
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import hcops
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 EAGER, COMPILE, PATCHED = "eager", "compile", "patched"
 DTYPES = ("fp32", "autocast", "bf16")

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dithc.core.artifacts import difference
-from dithc.core.integrity import plain, seal_line, unseal_lines
-from dithc.core.logging import logger
+from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines, require_regular_file
+from dithc.core.logging import get_logger
 
 Value = TypeVar("Value")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Stopped(BaseException):
+class MeasurementStopped(BaseException):
     """Signal that a unit was not measured because the benchmark is stopping."""
 
 
-class Sitting:
+class MeasurementSession:
     """One execution of a benchmark, which reuses the units of interrupted executions with the same settings.
 
     `settings` are all facts that determine the measured values. A difference discards the stored units.
@@ -53,7 +53,7 @@ class Sitting:
         if self._kept[name]:
             return self._kept[name].popleft()  # type: ignore[no-any-return]
         if self.stopped_by:
-            raise Stopped
+            raise MeasurementStopped
         try:
             value = make()
         except (KeyboardInterrupt, SystemExit) as why:
@@ -61,7 +61,7 @@ class Sitting:
                 raise
             self.stopped_by = "Ctrl-C" if isinstance(why, KeyboardInterrupt) else "SIGTERM"
             log.warning(f"stopped by {self.stopped_by}: reporting the finished units, without {name}")
-            raise Stopped from None
+            raise MeasurementStopped from None
         self._made += 1
         if keep(value):
             self._write({"unit": name, "value": value})
@@ -73,7 +73,7 @@ class Sitting:
             self.path.unlink(missing_ok=True)
 
     def _take_up(self, path: Path) -> None:
-        rows, _ = unseal_lines(plain(path).read_text(errors="replace"))
+        rows, _ = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
         begun = [row["settings"] for row in rows if "settings" in row]
         differing = [found for settings in begun if (found := difference(settings, self._settings))]
         if not begun or differing:
@@ -94,25 +94,26 @@ class Sitting:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w" if self._is_another_s and not self._has_begun else "a") as file:
             if not self._has_begun:
-                file.write(seal_line({"settings": self._settings, "time": time.time()}))
-            file.write(seal_line(dict(row)))
+                file.write(dump_checksummed_line({"settings": self._settings, "time": time.time()}))
+            file.write(dump_checksummed_line(dict(row)))
             file.flush()
             os.fsync(file.fileno())
         self._has_begun = True
 
 
-_now: list[Sitting] = []
+_now: list[MeasurementSession] = []
 
 
-def now() -> Sitting:
-    """Return the current execution; outside of `sitting`, an execution that stores no units."""
-    return _now[-1] if _now else Sitting()
+def current_session() -> MeasurementSession:
+    """Return the current execution; outside of `measurement_session`, an execution that stores no units."""
+    return _now[-1] if _now else MeasurementSession()
 
 
 @contextmanager
-def sitting(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[Sitting]:
-    """Make an execution (see `Sitting`) current during a block, in which SIGTERM ends the running unit as Ctrl-C does."""
-    _now.append(Sitting(path, settings=settings))
+def measurement_session(path: Path | None, *, settings: Mapping[str, Any]) -> Iterator[MeasurementSession]:
+    """Make an execution (see `MeasurementSession`) current during a block, in which SIGTERM ends the running unit as Ctrl-C
+    does."""
+    _now.append(MeasurementSession(path, settings=settings))
     try:
         with sigterm_exits():
             yield _now[-1]

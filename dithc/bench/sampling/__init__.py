@@ -6,7 +6,7 @@ Purpose: the speedup of a partition is meaningful relative to one rank in the sa
 
 Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `CONTENDERS` on them for
 each `Cell` of `SamplingSettings`. Variants with a cache only generate images. Then an image is decoded by several
-variants (`decoders`). `serve` runs in these processes; `sampling_table` formats the result.
+variants (`decoders`). `run_worker` runs in these processes; `sampling_table` formats the result.
 
 Invariants: idle processes sleep at a socket and use no core. The time of a round is the time of its slowest rank, from
 a barrier on. Memory is measured in freshly started ranks. Every output on every rank is compared numerically with the
@@ -19,6 +19,6 @@ diffusers.
 
 from dithc.bench.sampling.measure import SamplingSettings, bench_sampling
 from dithc.bench.sampling.variants import DIFFUSERS, NORMAL
-from dithc.bench.sampling.workers import serve
+from dithc.bench.sampling.workers import run_worker
 
-__all__ = ["DIFFUSERS", "NORMAL", "SamplingSettings", "bench_sampling", "serve"]
+__all__ = ["DIFFUSERS", "NORMAL", "SamplingSettings", "bench_sampling", "run_worker"]

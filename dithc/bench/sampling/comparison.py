@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from dithc.bench.child_process import sum_of
 from dithc.bench.sampling.decoders import APART, BY_ROWS
-from dithc.bench.sampling.variants import BASE, CEILING, WHOLE, Contender
-from dithc.bench.sampling.workers import Crew
+from dithc.bench.sampling.variants import BASE, CEILING, WHOLE, SamplingVariant
+from dithc.bench.sampling.workers import WorkerPool
 from dithc.bench.timing import Timing, alternating, spread
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 Array = NDArray[np.float32]
 COLOURS = 3  # drawn channels of a latent, or bands of an image
@@ -20,7 +20,13 @@ DRAWN_PIXELS = 64  # maximum side of stored images
 
 
 def compare_and_time(
-    found: Crew, able: Sequence[Contender], *, rounds: int, warmup: int = 0, seconds: float = 0.0, ranks: int
+    found: WorkerPool,
+    able: Sequence[SamplingVariant],
+    *,
+    rounds: int,
+    warmup: int = 0,
+    seconds: float = 0.0,
+    ranks: int,
 ) -> tuple[dict[str, Timing], dict[str, dict[str, Any]], dict[str, Array]]:
     """Compare the outputs of all variants, the baseline first, then time them in alternating order.
 
@@ -51,7 +57,7 @@ def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
     """Compare the outputs of all ranks with one rank: bitwise equality, and the largest relative difference."""
     most = float(np.abs(base).max())
     if not np.isfinite(most) or most == 0:
-        raise problem(
+        raise user_error(
             "bench sampling: the output of one rank",
             got=f"a largest value of {most:g}",
             expected="finite numbers that are not all 0",
@@ -103,7 +109,7 @@ def _blocks(image: Array) -> Array:
 
 
 def rows(
-    chosen: Sequence[Contender],
+    chosen: Sequence[SamplingVariant],
     timings: Mapping[str, Timing],
     told: Mapping[str, Mapping[str, Any]],
     reasons: Mapping[str, str],

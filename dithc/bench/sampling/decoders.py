@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.runners import SEED
-from dithc.bench.sampling.variants import BASE, WHOLE, Contender
-from dithc.core.logging import problem
+from dithc.bench.sampling.variants import BASE, WHOLE, SamplingVariant
+from dithc.core.logging import user_error
 from dithc.engine.comm import Group
 from dithc.engine.numa import peak_rss_bytes, reset_peak_rss
 from dithc.latents import Codec, codecs
-from dithc.sample.parallel import Degrees, Team
+from dithc.sample.parallel import ParallelDegrees, SamplingGroup
 
 BANDS = ("R", "G", "B")
 INFO: dict[str, Any] = {
@@ -35,14 +35,14 @@ OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks"
 
 
 WAYS = (
-    Contender(name=BASE, what="one rank with its cores decodes the image", where="first"),
-    Contender(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
-    Contender(
+    SamplingVariant(name=BASE, what="one rank with its cores decodes the image", where="first"),
+    SamplingVariant(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
+    SamplingVariant(
         name=BY_ROWS,
         what="all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
         where="ranks",
     ),
-    Contender(
+    SamplingVariant(
         name=APART,
         what="for comparison: all ranks decode their rows as separate images without communication; the image differs",
         where="ranks",
@@ -52,7 +52,7 @@ WAYS = (
 
 def of_diffusers(width: int) -> Codec:
     """Build a decoder with Stable Diffusion's structure."""
-    net = codecs.DiffusersNetwork(
+    net = codecs.DiffusersAutoencoder(
         _drawn(partial(diffusers_pipeline.autoencoder, width)), memory_format=torch.channels_last
     )
     return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
@@ -92,8 +92,8 @@ class Decoder:
         """
         self._ranks, self._rank = group.size, group.rank
         codec = DECODERS[name](width)
-        team = Team.of(group, Degrees(ulysses=group.size), [list(range(group.size))])
-        self._alone, self._together = Team().decoding(codec, by_rows=False), team.decoding(codec, by_rows=True)
+        team = SamplingGroup.of(group, ParallelDegrees(ulysses=group.size), [list(range(group.size))])
+        self._alone, self._together = SamplingGroup().decoding(codec, by_rows=False), team.decoding(codec, by_rows=True)
         if self._together.obstacle is not None:
             raise ValueError(f"a decoder {self._together.obstacle}")
         side = size // codec.factor
@@ -126,7 +126,7 @@ def check(size: int, width: int, *, ranks: int) -> None:
     """Raise UserError if no decoder supports a side or width, or if there are fewer latent rows than ranks."""
     least = LARGEST_FACTOR * ranks
     if size != 0 and (size % LARGEST_FACTOR or size < least):
-        raise problem(
+        raise user_error(
             "bench sampling --decode-size",
             got=size,
             expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} "
@@ -134,7 +134,7 @@ def check(size: int, width: int, *, ranks: int) -> None:
             fix="correct --decode-size, or set it to 0 to skip decoding",
         )
     if width < 1 or width != math.gcd(width, 1 << 12):
-        raise problem(
+        raise user_error(
             "bench sampling --decode-width",
             got=width,
             expected="a power of two up to 4096, such as 32 or Stable Diffusion's 128",

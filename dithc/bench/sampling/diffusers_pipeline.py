@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dithc.bench.sampling.runners import LABEL, SEED, TIMESTEP, TRAINED_STEPS, Cell, first_noise
+from dithc.bench.sampling.runners import LABEL, SEED, TIMESTEP, TRAINED_STEPS, SamplingCase, first_noise
 from dithc.model import DiT, diffusers_keys
 
 NULL_LABEL = 1000  # hard-coded in DiTPipeline
@@ -17,7 +17,7 @@ NULL_LABEL = 1000  # hard-coded in DiTPipeline
 WIDER, GROUPS = (1, 2, 4, 4), 32
 
 
-def absent(model: DiT, cell: Cell) -> str | None:
+def absent(model: DiT, cell: SamplingCase) -> str | None:
     """Return the reason why diffusers cannot sample a cell here, or None."""
     if cell.guidance != 1 and model.config.null_label != NULL_LABEL:
         return f"DiTPipeline uses {NULL_LABEL} as the null label, and the network {model.config.null_label}"
@@ -29,7 +29,7 @@ def absent(model: DiT, cell: Cell) -> str | None:
     return None
 
 
-class Theirs:
+class DiffusersRunner:
     """Transformer of diffusers with the official network's frequencies, and its pipeline without the decoder.
 
     In bf16, both weights and activations are bf16.
@@ -37,7 +37,7 @@ class Theirs:
 
     ran: float | None = None
 
-    def __init__(self, model: DiT, cell: Cell) -> None:
+    def __init__(self, model: DiT, cell: SamplingCase) -> None:
         package = _package()
         config, self._cell = model.config, cell
         settings = {key: value for key, value in diffusers_keys.settings(config).items() if key != "_class_name"}
@@ -65,7 +65,7 @@ class Theirs:
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """See `Ours.step`. Guidance follows DiTPipeline."""
+        """See `DithcRunner.step`. Guidance follows DiTPipeline."""
         x = first_noise(self._shape).to(self._net.dtype)
         is_guided = self._cell.guidance != 1
         labels = torch.tensor([self._label, self._null] if is_guided else [self._label])
@@ -77,7 +77,7 @@ class Theirs:
         return output.float()
 
     def image(self) -> Tensor:
-        """See `Ours.image`."""
+        """See `DithcRunner.image`."""
         self._pipeline(
             class_labels=[self._label],
             guidance_scale=self._cell.guidance,

@@ -7,14 +7,14 @@ from itertools import product
 from typing import Any, Literal
 
 from dithc.bench.environment import circumstances, require_among, require_at_least
-from dithc.bench.resume import Stopped, now
+from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.sampling import decoders
 from dithc.bench.sampling.comparison import compare_and_time, rows, shown
-from dithc.bench.sampling.runners import TRAINED_STEPS, Cell, config_of
-from dithc.bench.sampling.variants import BASE, CONTENDERS, DIFFUSERS, NORMAL, Contender, Where, named
-from dithc.bench.sampling.workers import Crew, crew
-from dithc.core.logging import problem, progress
-from dithc.engine.hardware import discover, plan
+from dithc.bench.sampling.runners import TRAINED_STEPS, SamplingCase, config_of
+from dithc.bench.sampling.variants import BASE, CONTENDERS, DIFFUSERS, NORMAL, SamplingVariant, Where, named
+from dithc.bench.sampling.workers import WorkerPool, crew
+from dithc.core.logging import progress, user_error
+from dithc.engine.hardware import discover_machine, plan_cores
 
 ALIKE = 1e-5  # relative to the largest value; the order of sums alone causes smaller differences
 
@@ -42,10 +42,10 @@ class SamplingSettings:
 def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
     """Start the processes, measure, and return the result for JSON. Stored cells are reused."""
     cells = _checked(settings)
-    machine = discover()
+    machine = discover_machine()
     cpus = settings.cpus or len(machine.visible_cores) // settings.ranks
     if cpus < 1:
-        raise problem(
+        raise user_error(
             "bench sampling --ranks",
             got=f"{settings.ranks}, on {len(machine.visible_cores)} core(s)",
             expected="at least one core per rank",
@@ -61,7 +61,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         with progress(total=len(cells) + 1 + 2 * len(names), label="sampling") as bar:
 
             def unit(name: str, make: Callable[..., Any], *arguments: Any) -> Any:
-                value = now().unit(name, partial(make, *arguments))
+                value = current_session().unit(name, partial(make, *arguments))
                 bar.update(1, now=name)
                 return value
 
@@ -75,7 +75,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
                 with crew(ranks=settings.ranks, cpus=cpus, is_for_memory=True) as fresh:
                     for one in decoded:
                         add_peaks(one, unit(f"memory of {one['decoder']}", _peaks, fresh, one, settings))
-    except Stopped:
+    except MeasurementStopped:
         if not measured:
             raise
     return {
@@ -86,29 +86,31 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         "cells": measured,
         "images": images,
         "decoding": {"ways": [{"name": one.name, "what": one.what} for one in decoders.WAYS], "decoders": decoded},
-        **circumstances(machine, plan(machine, ranks_per_node=settings.ranks)),
+        **circumstances(machine, plan_cores(machine, ranks_per_node=settings.ranks)),
     }
 
 
-def _checked(settings: SamplingSettings) -> list[Cell]:
+def _checked(settings: SamplingSettings) -> list[SamplingCase]:
     """Check the settings and return the cells."""
     require_at_least(settings, "bench sampling", ranks=2, rounds=1, warmup=1, cpus=1, steps=1, guidance=1)
     require_among("bench sampling --dtypes", settings.dtypes, ("fp32", "bf16"))
     require_among("bench sampling --contenders", settings.contenders, [one.name for one in CONTENDERS])
     if settings.steps > TRAINED_STEPS or not settings.tokens:
         got, expected = f"{settings.steps} steps, tokens {settings.tokens}", f"1 to {TRAINED_STEPS} steps, and tokens"
-        raise problem("bench sampling --steps, --tokens", got=got, expected=expected, fix="correct these options")
+        raise user_error("bench sampling --steps, --tokens", got=got, expected=expected, fix="correct these options")
     common: dict[str, Any] = {"model": settings.model, "overrides": settings.overrides, "steps": settings.steps}
     combinations = product(settings.tokens, settings.dtypes, settings.guidance)
-    cells = [Cell(tokens=tokens, dtype=dtype, guidance=scale, **common) for tokens, dtype, scale in combinations]
+    cells = [
+        SamplingCase(tokens=tokens, dtype=dtype, guidance=scale, **common) for tokens, dtype, scale in combinations
+    ]
     for cell in cells:
         config_of(cell)
     return cells
 
 
 def _open(
-    found: Crew, cell: Cell, chosen: Sequence[Contender], ranks: int, *, is_image: bool = False
-) -> tuple[list[Contender], dict[str, str]]:
+    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], ranks: int, *, is_image: bool = False
+) -> tuple[list[SamplingVariant], dict[str, str]]:
     """Build the variants of a cell. Return them and the reasons of failures."""
     config = config_of(cell)
     faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
@@ -121,7 +123,9 @@ def _open(
     return [one for one in able if one.name not in reasons], reasons
 
 
-def _steps(found: Crew, cell: Cell, chosen: Sequence[Contender], settings: SamplingSettings) -> dict[str, Any]:
+def _steps(
+    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings
+) -> dict[str, Any]:
     """Measure one evaluation of the network by each variant."""
     able, reasons = _open(found, cell, chosen, settings.ranks)
     timings, told, _ = compare_and_time(
@@ -130,7 +134,9 @@ def _steps(found: Crew, cell: Cell, chosen: Sequence[Contender], settings: Sampl
     return cell.facts | {"rows": rows(chosen, timings, told, reasons)}
 
 
-def _images(found: Crew, cell: Cell, chosen: Sequence[Contender], settings: SamplingSettings) -> dict[str, Any]:
+def _images(
+    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings
+) -> dict[str, Any]:
     """Measure an image by each variant, and store small images."""
     able, reasons = _open(found, cell, chosen, settings.ranks, is_image=True)
     timings, told, outputs = compare_and_time(found, able, rounds=settings.rounds, ranks=settings.ranks)
@@ -142,7 +148,7 @@ def _images(found: Crew, cell: Cell, chosen: Sequence[Contender], settings: Samp
     return cell.facts | {"steps": cell.steps, "rows": found_rows, **shown(outputs, drawn)}
 
 
-def _decoded(found: Crew, name: str, settings: SamplingSettings) -> dict[str, Any]:
+def _decoded(found: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:
     """Measure the decoding of an image by each variant, and store small images."""
     said = {"decoder": name, "size": settings.decode_size, "width": settings.decode_width}
     if reasons := _open_decoder(found, ("ranks", "alone"), name, settings):
@@ -155,7 +161,7 @@ def _decoded(found: Crew, name: str, settings: SamplingSettings) -> dict[str, An
     return said | {"status": "ok", "rows": rows(ways, timings, told, {}), **shown(outputs, drawn)}
 
 
-def _peaks(fresh: Crew, one: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:
+def _peaks(fresh: WorkerPool, one: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:
     """Return peak bytes of each variant by rank; None without kernel support."""
     if one["status"] != "ok" or _open_decoder(fresh, ("ranks",), one["decoder"], settings):
         return {}
@@ -172,7 +178,7 @@ def add_peaks(one: dict[str, Any], found: Mapping[str, list[int] | None]) -> Non
         row["peak_over_one_rank"] = max(mine) / alone[0] if mine and alone and alone[0] > 0 else None
 
 
-def _open_decoder(found: Crew, places: Sequence[Where], name: str, settings: SamplingSettings) -> list[str]:
+def _open_decoder(found: WorkerPool, places: Sequence[Where], name: str, settings: SamplingSettings) -> list[str]:
     """Build a decoder in all processes. Return the reasons of failures."""
     order = ("open_decoder", name, settings.decode_width, settings.decode_size)
     return [reason for where in places for answer in found.ask(where, *order) for reason in answer.values()]

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.model import DiT, DiTConfig
-from dithc.sample.parallel import Denoiser, Team
+from dithc.sample.parallel import ParallelDenoiser, SamplingGroup
 
 SEED, LABEL, TIMESTEP = 0, 7, 523
 TRAINED_STEPS = 1000
-Cache = training.FirstBlock | training.Taylor | None
+Cache = training.FirstBlockCacheConfig | training.TaylorCacheConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class SamplingCase:
     """Sampling task; `tokens` is a square number, and `guidance` 1 runs only the conditional branch."""
 
     model: str
@@ -48,11 +48,11 @@ class Cell:
         return [TRAINED_STEPS // self.steps * step for step in reversed(range(self.steps))]
 
 
-def config_of(cell: Cell) -> DiTConfig:
+def config_of(cell: SamplingCase) -> DiTConfig:
     """Return the network configuration of a cell without allocating weights."""
     side = math.isqrt(max(cell.tokens, 0))
     if cell.tokens < 1 or side * side != cell.tokens:
-        raise problem(
+        raise user_error(
             "bench sampling --tokens",
             got=cell.tokens,
             expected="square numbers, such as 256, 1024, 4096",
@@ -63,7 +63,7 @@ def config_of(cell: Cell) -> DiTConfig:
         return DiT.from_preset(cell.model, **{**cell.overrides, "input_size": side * patch}).config
 
 
-def network(cell: Cell) -> DiT:
+def network(cell: SamplingCase) -> DiT:
     """Return the network of a cell with equal random weights in every process, including heads and gates."""
     model, generator = DiT(config_of(cell)), torch.Generator().manual_seed(SEED)
     for weight in model.parameters():
@@ -72,13 +72,13 @@ def network(cell: Cell) -> DiT:
     return model.eval()
 
 
-class Ours:
+class DithcRunner:
     """dithc's sampler on one or several ranks.
 
     `ran` is the fraction of blocks that the last image computed with a cache; None without a cache.
     """
 
-    def __init__(self, model: DiT, cell: Cell, team: Team, *, cache: Cache = None) -> None:
+    def __init__(self, model: DiT, cell: SamplingCase, team: SamplingGroup, *, cache: Cache = None) -> None:
         self._model, self._cell, self._team, self._cache = model, cell, team, cache
         self._shape = (model.config.in_channels, *model.config.size)
         self._over = team.over(model.config.num_tokens)
@@ -112,10 +112,12 @@ class Ours:
         if self._cache is not None:
             self._denoiser = self._opened()
         labels = torch.tensor([LABEL % config.num_classes])
-        return diffusion.guided(self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance)
+        return diffusion.guided_denoiser(
+            self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance
+        )
 
-    def _opened(self) -> Denoiser:
-        return Denoiser(
+    def _opened(self) -> ParallelDenoiser:
+        return ParallelDenoiser(
             self._model,
             bf16=self._cell.dtype == "bf16",
             rows=self._team.rows,

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dithc.bench.sampling import diffusers_pipeline
-from dithc.bench.sampling.runners import Cache, Cell, Ours
+from dithc.bench.sampling.runners import Cache, DithcRunner, SamplingCase
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.model import DiT, DiTConfig
-from dithc.sample.parallel import Degrees, Team, Work, least
+from dithc.sample.parallel import ParallelDegrees, SamplingGroup, SamplingWork, best_degrees
 
 Where = Literal["first", "every", "ranks", "alone"]
 """Processes: the first rank, every rank independently, all ranks together, or the process with the cores of all ranks.
@@ -20,7 +20,7 @@ Where = Literal["first", "every", "ranks", "alone"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class SamplingVariant:
     """Variant of sampling or decoding, and the processes that run it.
 
     Attributes:
@@ -33,25 +33,27 @@ class Contender:
     name: str
     what: str
     where: Where
-    degrees: Callable[[int], Degrees] | None = None
+    degrees: Callable[[int], ParallelDegrees] | None = None
     cache: Cache = None
 
     def calls(self, ranks: int) -> int:
         """Return the images or network evaluations per round."""
         return ranks if self.where == "every" else 1
 
-    def build(self, model: DiT, cell: Cell, team: Team) -> Ours | diffusers_pipeline.Theirs:
+    def build(
+        self, model: DiT, cell: SamplingCase, team: SamplingGroup
+    ) -> DithcRunner | diffusers_pipeline.DiffusersRunner:
         """Build the variant in a process."""
         return (
-            diffusers_pipeline.Theirs(model, cell)
+            diffusers_pipeline.DiffusersRunner(model, cell)
             if self.name == DIFFUSERS
-            else Ours(model, cell, team, cache=self.cache)
+            else DithcRunner(model, cell, team, cache=self.cache)
         )
 
-    def fault(self, cell: Cell, config: DiTConfig, *, ranks: int) -> str | None:
+    def fault(self, cell: SamplingCase, config: DiTConfig, *, ranks: int) -> str | None:
         """Return the reason why its degrees or cache do not fit a cell, or None."""
         if self.cache is not None:
-            first = 1 if isinstance(self.cache, training.FirstBlock) else self.cache.warmup_steps
+            first = 1 if isinstance(self.cache, training.FirstBlockCacheConfig) else self.cache.warmup_steps
             few = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
             return few if cell.steps <= first else None
         if self.degrees is None:
@@ -60,9 +62,9 @@ class Contender:
         if degrees.size != ranks:
             return f"{degrees} do not multiply to {ranks} ranks"
         branches = 2 if cell.guidance != 1 else 1
-        work = Work.of(config, shards=[1], branches=branches)
+        work = SamplingWork.of(config, shards=[1], branches=branches)
         try:
-            least(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
+            best_degrees(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
         except UserError as error:
             return str(error).splitlines()[1].rpartition(": ")[2]
         return None
@@ -70,71 +72,71 @@ class Contender:
 
 BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
 CONTENDERS = (
-    Contender(
+    SamplingVariant(
         name=BASE,
         what="one rank with its cores, other ranks idle: baseline of the speedups",
         where="first",
     ),
-    Contender(
+    SamplingVariant(
         name=WHOLE,
         what="one process with the cores of all ranks: the alternative without partition",
         where="alone",
     ),
-    Contender(
+    SamplingVariant(
         name=CEILING,
         what="one image per rank simultaneously, without communication: upper limit of the machine",
         where="every",
     ),
-    Contender(
+    SamplingVariant(
         name="cfg",
         what="the two guidance branches in parallel; with more than two ranks, tokens in shared memory within each "
         "branch; data combined in shared memory does not count as sent",
         where="ranks",
-        degrees=lambda ranks: Degrees(cfg=2, shared=max(1, ranks // 2)),
+        degrees=lambda ranks: ParallelDegrees(cfg=2, shared=max(1, ranks // 2)),
     ),
-    Contender(
+    SamplingVariant(
         name="shared-kv",
         what="partitioned tokens, with keys and values in shared memory, which do not count as sent",
         where="ranks",
-        degrees=lambda ranks: Degrees(shared=ranks),
+        degrees=lambda ranks: ParallelDegrees(shared=ranks),
     ),
-    Contender(
+    SamplingVariant(
         name="ulysses",
         what="partitioned tokens, by messages: during attention each rank has all tokens of some heads; messages of "
         "a rank to itself count as sent",
         where="ranks",
-        degrees=lambda ranks: Degrees(ulysses=ranks),
+        degrees=lambda ranks: ParallelDegrees(ulysses=ranks),
     ),
-    Contender(
+    SamplingVariant(
         name="ring",
         what="partitioned tokens, by messages: keys and values are passed along the ring; rounding differs from one "
         "rank",
         where="ranks",
-        degrees=lambda ranks: Degrees(ring=ranks),
+        degrees=lambda ranks: ParallelDegrees(ring=ranks),
     ),
-    Contender(
+    SamplingVariant(
         name=DIFFUSERS,
         what="diffusers' DiTPipeline with the same weights, one process with the cores of all ranks",
         where="alone",
     ),
-    Contender(
+    SamplingVariant(
         name="taylor-3",
         what="one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
         where="first",
-        cache=training.Taylor(kind="taylor", interval=3, order=1),
+        cache=training.TaylorCacheConfig(kind="taylor", interval=3, order=1),
     ),
-    Contender(
+    SamplingVariant(
         name="first-block",
         what="one rank, approximate: the first block runs in every step, the other blocks if its contribution "
         "changed by 5 %",
         where="first",
-        cache=training.FirstBlock(kind="first-block"),
+        cache=training.FirstBlockCacheConfig(kind="first-block"),
     ),
 )
 NORMAL = tuple(one.name for one in CONTENDERS if one.name != DIFFUSERS)
 """Names of all variants that need no other library."""
 
 
-def named(names: Sequence[str]) -> list[Contender]:
+def named(names: Sequence[str]) -> list[SamplingVariant]:
     """Return the variants with these names in table order."""
     return [contender for contender in CONTENDERS if contender.name in names]

@@ -1,6 +1,6 @@
 """Processes that sample, and the protocol of their orders. A process without an order sleeps at a socket.
 
-An order is a method of `Here` and its arguments. Orders for all ranks are sent to all simultaneously, and each rank
+An order is a method of `Worker` and its arguments. Orders for all ranks are sent to all simultaneously, and each rank
 answers.
 """
 
@@ -21,11 +21,11 @@ from torch import Tensor
 from dithc.bench.child_process import child_of, launch_line, message_counter
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.decoders import WAYS, Decoder
-from dithc.bench.sampling.runners import Cell, network
-from dithc.bench.sampling.variants import DIFFUSERS, Contender, Where, named
-from dithc.core.logging import UserError, problem
+from dithc.bench.sampling.runners import SamplingCase, network
+from dithc.bench.sampling.variants import DIFFUSERS, SamplingVariant, Where, named
+from dithc.core.logging import UserError, user_error
 from dithc.engine.comm import Group, traffic
-from dithc.sample.parallel import Team
+from dithc.sample.parallel import SamplingGroup
 
 GIVEN_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "65536"
@@ -48,17 +48,17 @@ class Outcome(NamedTuple):
     ran: float | None
 
 
-class Here:
+class Worker:
     """Variants of sampling, or of decoding, in one process."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._ways: dict[str, tuple[Contender, Callable[[], Tensor], Any]] = {}
-        self._teams: dict[str, Team] = {}
+        self._ways: dict[str, tuple[SamplingVariant, Callable[[], Tensor], Any]] = {}
+        self._teams: dict[str, SamplingGroup] = {}
         self._model: tuple[Any, Any] = (None, None)
         self._decoder: Decoder | None = None
 
-    def open(self, cell: Cell, names: Sequence[str], is_image: bool) -> dict[str, str]:
+    def open(self, cell: SamplingCase, names: Sequence[str], is_image: bool) -> dict[str, str]:
         """Build the variants of a cell that run here, for images or for steps. Return the reasons of failures."""
         self._ways.clear()
         key = cell.model, tuple(cell.overrides.items()), cell.tokens
@@ -103,18 +103,18 @@ class Here:
         assert self._decoder is not None, "call `open_decoder` first"
         return self._decoder.peak(way)
 
-    def _team(self, contender: Contender) -> Team:
+    def _team(self, contender: SamplingVariant) -> SamplingGroup:
         if contender.degrees is None:
-            return Team()
+            return SamplingGroup()
         if contender.name not in self._teams:
             degrees = contender.degrees(self._group.size)
-            self._teams[contender.name] = Team.of(self._group, degrees, [list(range(self._group.size))])
+            self._teams[contender.name] = SamplingGroup.of(self._group, degrees, [list(range(self._group.size))])
         return self._teams[contender.name]
 
 
-def serve(address: str, group: Group) -> None:
+def run_worker(address: str, group: Group) -> None:
     """Execute the orders from a socket until it closes."""
-    here = Here(group)
+    here = Worker(group)
     with Client(address, family="AF_UNIX") as line:
         line.send((group.size, group.rank))
         while True:
@@ -130,7 +130,7 @@ def serve(address: str, group: Group) -> None:
                 line.send(answer)
 
 
-class Crew:
+class WorkerPool:
     """The ranks in order, and one process with all their cores."""
 
     def __init__(self, lines: dict[tuple[int, int], Connection], children: Sequence[Any]) -> None:
@@ -172,11 +172,11 @@ def look(children: Sequence[Any]) -> None:
 
 def _ended(got: str) -> UserError:
     fix = "see its messages above; run `dithc doctor` to check MPI"
-    return problem("bench sampling: a process of the benchmark has ended", got=got, expected="an answer", fix=fix)
+    return user_error("bench sampling: a process of the benchmark has ended", got=got, expected="an answer", fix=fix)
 
 
 @contextmanager
-def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew]:
+def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[WorkerPool]:
     """Start the ranks with `cpus` threads each and one process with all threads. End them at exit.
 
     For memory measurements only the ranks start. Freed arrays return to the system immediately, so that peaks are
@@ -201,6 +201,6 @@ def crew(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterator[Crew
                 lines[line.recv()] = stack.enter_context(line)
                 continue
             look(children)
-        found = Crew(lines, children)
+        found = WorkerPool(lines, children)
         yield found
         found.dismiss()

@@ -2,10 +2,10 @@
 
 Purpose: estimate scaling before the nodes are available. A model that reproduces published scaling from published
 inputs is credible for other inputs.
-Contents: `workload` (a model's gradients, their order and arithmetic), `Computing` (measured or published time of a
-step), `Links` (LogGP, shared cards, memory of a node), `Method` (gradient exchange), `Scenario`, which simulates steps
-on each number of nodes, and `simulation`, which returns its curves for JSON. `Settings` configures it. `sampling` predicts a
-sampling run for all partitions over ranks, best first.
+Contents: `workload` (a model's gradients, their order and arithmetic), `ComputeTime` (measured or published time of a
+step), `Links` (LogGP, shared cards, memory of a node), `ReductionMethod` (gradient exchange), `Scenario`, which simulates steps
+on each number of nodes, and `simulation`, which returns its curves for JSON. `SimulationSettings` configures it. `sampling`
+predicts a sampling run for all partitions over ranks, best first.
 Exact within the model: buckets and their order; the gradient and the previous sum that each sum waits for; ranks that
 wait for the slowest rank; the slowdown of computation while a communication thread without a separate core is active;
 equal draws for equal seeds.
@@ -18,6 +18,6 @@ in `events.py`, other published numbers in `paper_scaling.py`.
 """
 
 from dithc.bench.simulate import sampling
-from dithc.bench.simulate.simulation import Settings, run, table
+from dithc.bench.simulate.simulation import SimulationSettings, format_curves, run_simulation
 
-__all__ = ["Settings", "run", "sampling", "table"]
+__all__ = ["SimulationSettings", "format_curves", "run_simulation", "sampling"]

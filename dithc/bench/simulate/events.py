@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StepPlan:
     """Step of a rank of average speed; times in seconds.
 
     Attributes:
@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """Time of a step.
 
     Attributes:
@@ -46,7 +46,7 @@ class Step:
     waits: tuple[tuple[float, ...], ...]
 
 
-def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
+def simulate_step(plan: StepPlan, factors: Sequence[float]) -> StepResult:
     """Simulate one step; `factors` scale the computing time of each simulated rank."""
     slowest, whole = max(factors), plan.before + plan.backward
     # The times at which the speed of computing changes, and the computing time at full speed completed until then.
@@ -71,4 +71,4 @@ def simulate_step(plan: Plan, factors: Sequence[float]) -> Step:
         )
         for factor in factors
     )
-    return Step(seconds, seconds - computed, waits)
+    return StepResult(seconds, seconds - computed, waits)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hardware import Machine
 
 Collective = Literal["ring", "rabenseifner", "hierarchical"]
@@ -48,7 +48,7 @@ class Links:
         """Return the links of a machine description."""
         network = machine.network
         if network is None:
-            raise problem(
+            raise user_error(
                 f"the machine {machine.model_name!r} has no network to simulate",
                 got="no section `network`",
                 expected="its keys as in profiles/machines/lx2.yaml: cards_per_node, bandwidth, latency_ns, ...",
@@ -79,7 +79,7 @@ class Links:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class RankLayout:
     """N nodes of P ranks; ranks of a node exchange through memory if `shares_memory`, else through their cards."""
 
     nodes: int
@@ -92,7 +92,7 @@ class Layout:
         return self.nodes * self.ranks_per_node
 
 
-def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, links: Links, wire: Wire) -> float:
+def all_reduce_seconds(size: float, *, collective: Collective, layout: RankLayout, links: Links, wire: Wire) -> float:
     """Return seconds until every rank has the sum of `size` bytes of fp32.
 
     `wire` applies to `hierarchical`, which follows dithc.engine.comm; ring and rabenseifner send fp32 over all ranks.
@@ -104,11 +104,11 @@ def all_reduce_seconds(size: float, *, collective: Collective, layout: Layout, l
     return (_ring if collective == "ring" else _rabenseifner)(size, layout, links)
 
 
-def _inside(size: float, *, streams: int, layout: Layout, links: Links) -> float:
+def _inside(size: float, *, streams: int, layout: RankLayout, links: Links) -> float:
     return links.through_memory(size) if layout.shares_memory else links.message(size, streams=streams)
 
 
-def _ring(size: float, layout: Layout, links: Links) -> float:
+def _ring(size: float, layout: RankLayout, links: Links) -> float:
     """2 (R - 1) steps of a rank's share; in rank order one message per node crosses node boundaries."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     streams = 1 if layout.shares_memory else inner
@@ -118,7 +118,7 @@ def _ring(size: float, layout: Layout, links: Links) -> float:
     return 2 * (ranks - 1) * max(max(steps), links.gap)
 
 
-def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
+def _rabenseifner(size: float, layout: RankLayout, links: Links) -> float:
     """Halving, then doubling (Rabenseifner 2004), nearest partners first. Surplus ranks delegate to a partner."""
     ranks, inner = layout.ranks, layout.ranks_per_node
     levels = int(math.log2(ranks))
@@ -133,7 +133,7 @@ def _rabenseifner(size: float, layout: Layout, links: Links) -> float:
     return seconds
 
 
-def _hierarchical(size: float, *, layout: Layout, links: Links, wire: Wire) -> float:
+def _hierarchical(size: float, *, layout: RankLayout, links: Links, wire: Wire) -> float:
     """Pipeline of chunks through put, combine, cross, get.
 
     The first chunk takes all four times, each further chunk the time of the slowest resource. The core copies, sums and
@@ -155,7 +155,7 @@ def _hierarchical(size: float, *, layout: Layout, links: Links, wire: Wire) -> f
     return copying + crossing + (chunks - 1) * period
 
 
-def _across(size: float, layout: Layout, links: Links) -> float:
+def _across(size: float, layout: RankLayout, links: Links) -> float:
     """All ranks of a node sum `size` bytes each with the same ranks of other nodes: all-to-all, then all-gather.
 
     All messages of the all-to-all are posted together, so that their latencies overlap. The all-gather doubles the data

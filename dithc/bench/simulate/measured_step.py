@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from dithc.bench.simulate.scaling import point_row
-from dithc.bench.simulate.workload import Model
-from dithc.core.integrity import content_of, plain
-from dithc.core.logging import problem
+from dithc.bench.simulate.workload import ModelWorkload
+from dithc.core.integrity import load_document, require_regular_file
+from dithc.core.logging import user_error
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """Step on one node: `seconds` without and `whole_seconds` with the exposed exchange, for `images` on the node."""
 
     seconds: float
@@ -21,32 +21,32 @@ class Measured:
     source: str
 
 
-def read_measured(path: Path, model: str) -> Measured:
+def read_measured(path: Path, model: str) -> MeasuredStep:
     """Read the step of a model on the fewest ranks."""
     try:
-        content = content_of(plain(path).read_text())
+        content = load_document(require_regular_file(path).read_text())
         found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise problem(
+        raise user_error(
             f"{path} contains no step time of {model} on one node",
             got=f"{type(error).__name__}: {error}",
             expected="an unmodified JSON file of `dithc bench step` or `dithc bench scaling` with a successful run",
             fix=f"create it by `dithc bench step --model {model} --json FILE`, or set --step to seconds",
         ) from None
     if not found.seconds > 0:
-        raise problem(f"seconds of a step in {path}", got=found.seconds, expected="above 0", fix="measure again")
+        raise user_error(f"seconds of a step in {path}", got=found.seconds, expected="above 0", fix="measure again")
     return found
 
 
-def _of_step(content: dict[str, Any], model: str, path: Path) -> Measured:
+def _of_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     settings = content["settings"]
     _expect(settings["model"], settings.get("overrides"), model)
     row = next(row for row in content["contenders"] if row["name"] == "dithc" and row["status"] == "ok")
     seconds = float(row["seconds"]["median"])
-    return Measured(seconds, int(settings["batch"]), 1, seconds, f"{path}, bench step, {settings['dtype']}")
+    return MeasuredStep(seconds, int(settings["batch"]), 1, seconds, f"{path}, bench step, {settings['dtype']}")
 
 
-def _of_scaling(content: dict[str, Any], model: str, path: Path) -> Measured:
+def _of_scaling(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     settings = content["settings"]
     _expect(model, settings.get("overrides"), model)
     curve = next(one for one in content["curves"] if one["model"] == model)
@@ -54,7 +54,7 @@ def _of_scaling(content: dict[str, Any], model: str, path: Path) -> Measured:
     whole = float(point["seconds"])
     ranks = int(point["ranks"])
     seconds = whole - float(point["exposed_seconds"] or 0.0)
-    return Measured(seconds, int(point["images"]), ranks, whole, f"{path}, bench scaling, {settings['dtype']}")
+    return MeasuredStep(seconds, int(point["images"]), ranks, whole, f"{path}, bench scaling, {settings['dtype']}")
 
 
 def _expect(named: str, overrides: object, model: str) -> None:
@@ -62,7 +62,7 @@ def _expect(named: str, overrides: object, model: str) -> None:
         raise ValueError(f"{named}{f' with {overrides}' if overrides else ''}")
 
 
-def measured_curve(measured: Measured, model: Model) -> dict[str, Any]:
+def measured_curve(measured: MeasuredStep, model: ModelWorkload) -> dict[str, Any]:
     """Return a measured curve with one point, for JSON."""
     point = point_row(
         model,

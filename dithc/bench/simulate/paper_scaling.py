@@ -17,8 +17,8 @@ from typing import Any, Literal
 from scipy.optimize import brentq, minimize_scalar
 
 from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.scaling import Computing, Method, Scenario, efficiencies, point_row
-from dithc.bench.simulate.workload import Model
+from dithc.bench.simulate.scaling import ComputeTime, ReductionMethod, Scenario, efficiencies, point_row
+from dithc.bench.simulate.workload import ModelWorkload
 
 MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
 # The authors' logs: seconds of step 10 by nodes, with the kernels that the paper calls GEMM-optimised.
@@ -48,14 +48,14 @@ SPREAD = 0.013
 # Their log: 675,129,632 numbers reach the 4 ranks of a node in 10.8 s, over two hops if the tree is binomial.
 BROADCAST_BANDWIDTH = 2 * 4 * 675_129_632 / 10.8
 
-AUTHORS = Method(
+AUTHORS = ReductionMethod(
     label="DiT-HC's exchange",
     collective="ring",
     shares_memory=False,
     bucket_bytes=BUCKET_BYTES,
 )
-OURS = Method(label="dithc's exchange")
-OURS_BF16 = Method(label="dithc's exchange, bf16 wire", wire="bf16")
+OURS = ReductionMethod(label="dithc's exchange")
+OURS_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
 # Bounds and resolution of the fits.
 LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
@@ -72,7 +72,7 @@ def is_of_the_paper(model_name: str) -> bool:
     return model_name.startswith("LX2")
 
 
-def published_curves(model: Model) -> list[dict[str, Any]]:
+def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
     """Return the printed and logged curves of XL/2. The text has no further numbers of figures 10 and 11."""
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def _with_seconds(start: Scenario) -> Scenario:
     return of(float(brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
 
 
-def reproduce(model: Model, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
+def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
     """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
-    computing = Computing(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
+    computing = ComputeTime(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
     start = Scenario(
         model=model,
         method=AUTHORS,
@@ -152,7 +152,7 @@ def reproduce(model: Model, links: Links, *, nodes: Sequence[int], steps: int, s
     tuned = replace(start, computing=best)
     curves = published_curves(model)
 
-    def add(method: Method, scenario: Scenario, name: str, **scaling: Any) -> None:
+    def add(method: ReductionMethod, scenario: Scenario, name: str, **scaling: Any) -> None:
         shown = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
         curves.extend(shown.curves(nodes, **scaling))
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.simulation import Settings, computing_of, described
+from dithc.bench.simulate.simulation import SimulationSettings, computing_of, described
 from dithc.engine.hardware import Machine, description
 from dithc.model import DiT, flops_per_image
-from dithc.sample.parallel import Degrees, Work, planner
+from dithc.sample.parallel import ParallelDegrees, SamplingWork, planner
 
 LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
 # Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
@@ -39,7 +39,7 @@ class Sampling:
     shown: int = 8
 
 
-def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
+def predict(settings: SimulationSettings, sampling: Sampling) -> dict[str, Any]:
     """Return the choices on each number of nodes for JSON."""
     machine = description.read(settings.machine)
     Links.of(machine)  # raises if the network is missing
@@ -52,7 +52,9 @@ def predict(settings: Settings, sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machine, ranks_a_node: int) -> dict[str, Any]:
+def _of_model(
+    name: str, settings: SimulationSettings, sampling: Sampling, machine: Machine, ranks_a_node: int
+) -> dict[str, Any]:
     with torch.device("meta"):
         config = DiT.from_preset(name, input_size=sampling.size // LATENT_SIDE).config
     flops, source = sampling.flops, "given"
@@ -63,9 +65,9 @@ def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machin
         flops = trained.training_total * step.images / step.seconds / ranks_a_node
     shards = [min(SHARD_IMAGES, sampling.images - at) for at in range(0, sampling.images, SHARD_IMAGES)]
     branches = 1 + sampling.guided
-    work = Work.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
+    work = SamplingWork.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
     decoding = (_decoder_tflop(sampling.size) if sampling.decode_tflop is None else sampling.decode_tflop) * TERA
-    rates = planner.described(
+    rates = planner.rates_from_description(
         machine,
         ranks_a_node=ranks_a_node,
         bandwidth=sampling.bandwidth,
@@ -75,8 +77,8 @@ def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machin
     )
     points = []
     for nodes in sorted(set(settings.nodes)):
-        costs = planner.Costs(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
-        points.append(_point(planner.choose(costs), nodes=nodes, shown=sampling.shown))
+        costs = planner.CostModel(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
+        points.append(_point(planner.rank_degrees(costs), nodes=nodes, shown=sampling.shown))
     return {
         "model": name,
         "tokens": work.tokens,
@@ -88,7 +90,7 @@ def _of_model(name: str, settings: Settings, sampling: Sampling, machine: Machin
     }
 
 
-def _point(chosen: planner.Chosen, *, nodes: int, shown: int) -> dict[str, Any]:
+def _point(chosen: planner.PlanResult, *, nodes: int, shown: int) -> dict[str, Any]:
     best, costs = chosen.best, chosen.costs
     return {
         "nodes": nodes,
@@ -135,7 +137,7 @@ def table(result: Mapping[str, Any]) -> str:
         ]
         points, further = _told(curve["points"])
         for point in points:
-            said = Degrees(**point["degrees"])
+            said = ParallelDegrees(**point["degrees"])
             exchange = point["exchange_seconds"] / point["seconds"]
             lines.append(
                 f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.4g} {exchange:9.1%} {point['speedup']:9.4g} "

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import ndtri
 
-from dithc.bench.simulate.events import Plan, simulate_step
-from dithc.bench.simulate.links import Collective, Layout, Links, Wire, all_reduce_seconds
-from dithc.bench.simulate.workload import FORWARD_SHARE, Model, buckets_of
-from dithc.core.logging import logger, problem
+from dithc.bench.simulate.events import StepPlan, simulate_step
+from dithc.bench.simulate.links import Collective, Links, RankLayout, Wire, all_reduce_seconds
+from dithc.bench.simulate.workload import FORWARD_SHARE, ModelWorkload, buckets_of
+from dithc.core.logging import get_logger, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Mode = Literal["weak", "strong"]
 # A communication thread on a core of the compute team halves the speed of that core's part of every operation, and the
@@ -23,7 +23,7 @@ SHARED_CORE_SLOWDOWN = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class ReductionMethod:
     """Method of gradient exchange.
 
     Attributes:
@@ -47,7 +47,7 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computing:
+class ComputeTime:
     """Computing time of a rank of average speed in a step, without exchange.
 
     Attributes:
@@ -95,18 +95,18 @@ class Point:
 class Scenario:
     """Training of a model on any number of nodes; each point is the mean of `steps`, with stragglers from `seed`."""
 
-    model: Model
-    method: Method
-    computing: Computing
+    model: ModelWorkload
+    method: ReductionMethod
+    computing: ComputeTime
     links: Links
     ranks_per_node: int
     steps: int = 1
     seed: int = 0
 
-    def plan(self, *, nodes: int, images_per_node: float) -> tuple[Plan, float]:
+    def plan(self, *, nodes: int, images_per_node: float) -> tuple[StepPlan, float]:
         """Return the plan of a step, and the seconds of weight gathering (zero1) beyond the forward pass."""
         method, computing = self.method, self.computing
-        layout = Layout(nodes=nodes, ranks_per_node=self.ranks_per_node, shares_memory=method.shares_memory)
+        layout = RankLayout(nodes=nodes, ranks_per_node=self.ranks_per_node, shares_memory=method.shares_memory)
         buckets = buckets_of(self.model.gradients, bucket_bytes=method.bucket_bytes) if layout.ranks > 1 else ()
         link: dict[str, Any] = {"layout": layout, "links": self.links, "wire": method.wire}
         exchange = [all_reduce_seconds(bucket.size, collective=method.collective, **link) for bucket in buckets]
@@ -118,7 +118,7 @@ class Scenario:
             exchange = [half / 2 for half in exchange]
             optimizer /= layout.ranks
             gathering = max(0.0, sum(exchange) - forward)
-        plan = Plan(
+        plan = StepPlan(
             before=optimizer + forward,
             ready=tuple(backward * bucket.ready_share for bucket in buckets),
             backward=backward,
@@ -138,7 +138,7 @@ class Scenario:
         images = self.computing.images * nodes if images is None else images
         if images < ranks:
             expected = f"at least one per rank for {ranks} ranks"
-            raise problem("images per step", got=images, expected=expected, fix="use fewer nodes")
+            raise user_error("images per step", got=images, expected=expected, fix="use fewer nodes")
         plan, gathering = self.plan(nodes=nodes, images_per_node=math.ceil(images / ranks) * self.ranks_per_node)
         draws = largest_draws(ranks, steps=self.steps, seed=self.seed)
         slowest = [math.exp(self.computing.spread * draw) for draw in draws]
@@ -209,7 +209,7 @@ def efficiencies(points: Sequence[Point]) -> list[float]:
 
 
 def point_row(
-    model: Model,
+    model: ModelWorkload,
     *,
     nodes: int,
     ranks: int,

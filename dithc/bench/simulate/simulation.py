@@ -8,19 +8,19 @@ from typing import Any
 from dithc.bench.simulate import paper_scaling
 from dithc.bench.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.bench.simulate.measured_step import measured_curve, read_measured
-from dithc.bench.simulate.scaling import Computing, Method, Mode, Scenario
+from dithc.bench.simulate.scaling import ComputeTime, Mode, ReductionMethod, Scenario
 from dithc.bench.simulate.workload import describe_model
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.hardware import Machine, description
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 PETA = 1e15
 MEGA = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SimulationSettings:
     """Settings of a simulation, described by `dithc simulate --help`."""
 
     machine: Path
@@ -44,7 +44,7 @@ class Settings:
     reproduces_paper: bool = False
 
 
-def run(settings: Settings) -> dict[str, Any]:
+def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     """Run the simulation and return its result for JSON."""
     _check(settings)
     machine = description.read(settings.machine)
@@ -79,7 +79,7 @@ def run(settings: Settings) -> dict[str, Any]:
     return {**result, "curves": curves, "inputs": inputs}
 
 
-def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
+def described(settings: SimulationSettings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
     """Return the facts of a machine with a network for JSON."""
     assert machine.network is not None
     return {
@@ -90,7 +90,7 @@ def described(settings: Settings, machine: Machine, ranks_per_node: int) -> dict
     }
 
 
-def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
     batches = [None] if settings.mode == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
@@ -98,7 +98,7 @@ def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, A
         for batch in batches:
             curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch=batch)
     if not curves:
-        raise problem(
+        raise user_error(
             "no point can be simulated",
             got=f"{settings.nodes} nodes for {settings.global_batches} images",
             expected="at least one image per rank",
@@ -110,7 +110,7 @@ def _curves(settings: Settings, scenario: Mapping[str, Any]) -> list[dict[str, A
     return curves
 
 
-def _methods(settings: Settings) -> list[Method]:
+def _methods(settings: SimulationSettings) -> list[ReductionMethod]:
     methods = []
     common = {
         "bucket_bytes": int(settings.bucket_mb * MEGA) if settings.bucket_mb else None,
@@ -126,11 +126,11 @@ def _methods(settings: Settings) -> list[Method]:
     for collective in settings.collectives:
         for wire in settings.wires if collective == "hierarchical" else ("fp32",):
             label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
-            methods.append(Method(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
+            methods.append(ReductionMethod(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
     return methods
 
 
-def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Computing, str]:
+def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> tuple[ComputeTime, str]:
     """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
     is_paper = paper_scaling.is_of_the_paper(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper_scaling.SPREAD if is_paper else 0.0
@@ -139,7 +139,7 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
         measured = read_measured(settings.step, model)
         seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
         if settings.images_per_node not in (None, images):
-            raise problem(
+            raise user_error(
                 "--images-per-node with a measured step",
                 got=settings.images_per_node,
                 expected=f"{images}, from {settings.step}",
@@ -150,7 +150,7 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
     else:
         known = paper_scaling.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
         if known is None:
-            raise problem(
+            raise user_error(
                 f"step time of {model} with {images} images on a node of {machine.model_name!r}",
                 got="no step time",
                 expected="seconds, or the JSON file of `dithc bench step` or `dithc bench scaling`; published are steps of "
@@ -160,14 +160,16 @@ def computing_of(settings: Settings, machine: Machine, model: str) -> tuple[Comp
         seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
     if settings.fixed_seconds >= seconds:
         expected = f"less than the step of {seconds:g} s"
-        raise problem("--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds")
+        raise user_error(
+            "--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds"
+        )
     log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
-    return Computing(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
+    return ComputeTime(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: SimulationSettings) -> None:
     def refuse(what: str, got: object, expected: str) -> None:
-        raise problem(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
+        raise user_error(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
 
     for option, names, known in (
         ("--collectives", settings.collectives, COLLECTIVES),
@@ -185,10 +187,10 @@ def _check(settings: Settings) -> None:
         refuse("--models", ",".join(settings.models), "presets, each once")
 
 
-def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
+def _check_paper(settings: SimulationSettings, machine: Machine, ranks: int) -> None:
     given = (settings.models, paper_scaling.is_of_the_paper(machine.model_name), ranks)
     if given != ((paper_scaling.MODEL,), True, paper_scaling.RANKS_PER_NODE):
-        raise problem(
+        raise user_error(
             "--reproduce-paper",
             got=f"{', '.join(settings.models)}, {ranks} ranks per node of {machine.model_name}",
             expected=f"{paper_scaling.MODEL}, {paper_scaling.RANKS_PER_NODE} ranks per node of LX2",
@@ -196,7 +198,7 @@ def _check_paper(settings: Settings, machine: Machine, ranks: int) -> None:
         )
 
 
-def table(result: Mapping[str, Any]) -> str:
+def format_curves(result: Mapping[str, Any]) -> str:
     """Format every curve, and the comparison with published points."""
     lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:

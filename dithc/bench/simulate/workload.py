@@ -27,7 +27,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelWorkload:
     """Gradients of a DiT in the order of the backward pass."""
 
     name: str
@@ -48,7 +48,7 @@ class Bucket:
     ready_share: float
 
 
-def describe_model(name: str) -> Model:
+def describe_model(name: str) -> ModelWorkload:
     """Describe the gradients of a preset from a model without storage, in the recorded order of a narrow twin.
 
     The share of a gradient includes its own product and the input gradient's. Attention counts for qkv, whose gradient
@@ -71,7 +71,7 @@ def describe_model(name: str) -> Model:
             work[key] += 2 * attention
     whole = sum(work.values())
     gradients = tuple(Gradient(key, elements[key], work[key] / whole) for key in _recorded_order(name))
-    return Model(name, gradients, flops)
+    return ModelWorkload(name, gradients, flops)
 
 
 def _recorded_order(name: str) -> list[str]:

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
-from dithc.bench.gemm_libraries import EMULATED, linear_by, linears_served_by
+from dithc.bench.gemm_libraries import EMULATED, make_linear, use_linear
 from dithc.bench.rooflines import Precision
-from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, Contender, Training, TrainingStep, quiet_choices
-from dithc.core.logging import logger, progress
+from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, StepVariant, Training, TrainingStep, quiet_choices
+from dithc.core.logging import get_logger, progress
 from dithc.core.summaries import ABSENT, Measurement, Table, short
 from dithc.diffusion import Schedule
 from dithc.model import DiT
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 COARSE = 4  # resolution per side of the coarse field that dominates an image
 SHARE = 0.9  # of the image's variance
@@ -36,7 +36,7 @@ class Platform:
     """Variant, type and torch device of a training run."""
 
     what: str
-    contender: Contender
+    contender: StepVariant
     dtype: Precision = "fp32"
     device: str = "cpu"
 
@@ -47,11 +47,11 @@ class Platform:
         return self.contender.obstacle(self.dtype)
 
 
-_SME = Contender(
+_SME = StepVariant(
     "products of linear layers by the emulated SME kernels, other operators by PyTorch",
     backend="reference",
     obstacle=EMULATED["sme"].obstacle,
-    around=lambda: linears_served_by(linear_by(EMULATED["sme"])),
+    around=lambda: use_linear(make_linear(EMULATED["sme"])),
 )
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),

@@ -12,9 +12,9 @@ from dithc.bench.energy import images_per_joule
 from dithc.bench.environment import GIGA, circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.rooflines import (
     GEMM_SIZE,
-    CopyCeiling,
-    GemmCeiling,
-    MultiplyAddCeiling,
+    BandwidthRoofline,
+    FmaRoofline,
+    GemmRoofline,
     Precision,
     multiply_add_ceiling,
 )
@@ -29,15 +29,15 @@ from dithc.bench.step.variants import (
     quiet_choices,
 )
 from dithc.bench.timing import Timing, spread, take_turns
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.diffusion import Schedule
 from dithc.engine import native
-from dithc.engine.cftp import Team
-from dithc.engine.memory import hot_pool
+from dithc.engine.cftp import ThreadTeam
+from dithc.engine.memory import output_pool
 from dithc.engine.numa import available_bytes, peak_rss_bytes, pss_bytes, reset_peak_rss
 from dithc.model import DiT, Flops, flops_per_image
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Conventions for counting operations (see dithc.model): with attention's two products, or only linear layers.
 CONVENTIONS = ("training_total", "training_linear")
@@ -125,10 +125,10 @@ def _check(settings: StepSettings) -> None:
     require_among("bench --compare", settings.compare, CONTENDERS)
     if len(set(settings.compare)) < len(settings.compare):
         got, expected = ",".join(settings.compare), "each variant at most once"
-        raise problem("bench --compare", got=got, expected=expected, fix="correct --compare")
+        raise user_error("bench --compare", got=got, expected=expected, fix="correct --compare")
     require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise problem(
+        raise user_error(
             "bench step --device cuda",
             got=f"PyTorch {torch.__version__}, which finds no GPU",
             expected="a GPU, its driver, and a PyTorch with CUDA",
@@ -176,9 +176,9 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
     """Time interleaved variants and ceilings, then measure the memory of one step of each variant."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
-    ceilings: dict[str, GemmCeiling | CopyCeiling | MultiplyAddCeiling] = {
-        "gemm": GemmCeiling(settings.dtype, settings.device),
-        "copy": CopyCeiling(device=settings.device),
+    ceilings: dict[str, GemmRoofline | BandwidthRoofline | FmaRoofline] = {
+        "gemm": GemmRoofline(settings.dtype, settings.device),
+        "copy": BandwidthRoofline(device=settings.device),
     }
     for ceiling in ceilings.values():
         ceiling()
@@ -206,7 +206,7 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
     """Return, per round, the rate of all core clusters relative to one core cluster."""
-    clusters = Team.of().clusters
+    clusters = ThreadTeam.of().clusters
     # Every thread executes the same number of multiply-adds; the other ceilings share one task.
     more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
     return [more * ratio for ratio in timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])]
@@ -215,7 +215,7 @@ def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
 def _peak_of(step: TrainingStep) -> int | None:
     """Return the peak memory of one step above its start, in bytes, or None without kernel support."""
     if native.library() is not None:
-        hot_pool().trim()
+        output_pool().trim()
     if not reset_peak_rss():
         return None
     before = peak_rss_bytes()

@@ -15,12 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dithc.bench.gemm_libraries import LIBRARIES, Library, linear_by, linears_served_by
-from dithc.bench.operators import precision
+from dithc.bench.gemm_libraries import LIBRARIES, GemmLibrary, make_linear, use_linear
+from dithc.bench.operators import autocast_context
 from dithc.bench.rooflines import Precision, wait_for
 from dithc.diffusion import Objective, Schedule, training_loss
 from dithc.engine import hcops, native
-from dithc.engine.cftp import Team
+from dithc.engine.cftp import ThreadTeam
 from dithc.engine.hcops import tuning
 from dithc.model import DiT
 
@@ -100,11 +100,11 @@ def _own_update(training: Training) -> Callable[[], object]:
 
 
 def _no_library(dtype: Precision) -> str | None:
-    return None if native.library() is not None else f"the C kernels are unavailable: {native.load().reason}"
+    return None if native.library() is not None else f"the C kernels are unavailable: {native.load_library().reason}"
 
 
 def _no_second_cluster(dtype: Precision) -> str | None:
-    found = len(Team.of().clusters)
+    found = len(ThreadTeam.of().clusters)
     return _no_library(dtype) or (f"the team has {found} core cluster(s), and 2 are required" if found < 2 else None)
 
 
@@ -123,7 +123,7 @@ def _no_compiler(dtype: Precision) -> str | None:
 
 
 @dataclass(frozen=True)
-class Contender:
+class StepVariant:
     """Variant of training, by default dithc's operators and AdamW.
 
     Attributes:
@@ -152,7 +152,7 @@ class Contender:
 class TrainingStep:
     """Repeatable training step of one variant: forward, loss, backward and AdamW."""
 
-    def __init__(self, training: Training, contender: Contender) -> None:
+    def __init__(self, training: Training, contender: StepVariant) -> None:
         self._training, self._contender = training, contender
         with hcops.use(contender.backend):
             self._forward = contender.wrap(training.model)
@@ -162,7 +162,7 @@ class TrainingStep:
         """Run one step, optionally without the update of the weights, and return its loss."""
         training, batch = self._training, self._training.batch
         with self._contender.at_work():
-            with precision(training.dtype, batch.x_t.device.type):
+            with autocast_context(training.dtype, batch.x_t.device.type):
                 output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
             inputs = {"x0": batch.x0, "x_t": batch.x_t, "t": batch.t, "noise": batch.noise}
             loss = training_loss(output, objective=training.objective, **inputs)["loss"].mean()
@@ -181,7 +181,7 @@ def one_cluster() -> Iterator[None]:
     them.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(len(Team.of().clusters[0]))
+    torch.set_num_threads(len(ThreadTeam.of().clusters[0]))
     try:
         yield
     finally:
@@ -198,33 +198,33 @@ def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
     return narrowed
 
 
-def _by(name: str, library: Library) -> Contender:
+def _by(name: str, library: GemmLibrary) -> StepVariant:
     """Return the variant that computes products of linear layers by a library, and other operators by dithc."""
-    return Contender(
+    return StepVariant(
         f"products of linear layers by {name}, other operators by dithc",
         obstacle=lambda dtype: _no_library(dtype) or library.obstacle(dtype),
-        around=lambda: linears_served_by(linear_by(library)),
+        around=lambda: use_linear(make_linear(library)),
     )
 
 
-def _by_torch(what: str, **changes: Any) -> Contender:
+def _by_torch(what: str, **changes: Any) -> StepVariant:
     """Return a variant with PyTorch's operators and fused AdamW."""
     given: dict[str, Any] = {"backend": "reference", "obstacle": lambda dtype: None} | changes
-    return Contender(what, optimizer=lambda training: training.torch_adamw.step, **given)
+    return StepVariant(what, optimizer=lambda training: training.torch_adamw.step, **given)
 
 
 DITHC, ONE_CLUSTER, OWN_PRODUCTS, UNTUNED = "dithc", "one-cluster", "own-products", "untuned"
-CONTENDERS: Mapping[str, Contender] = {
-    DITHC: Contender("dithc's C operators and AdamW"),
-    UNTUNED: Contender("dithc without a tuning", around=lambda: tuning.trying(None)),
-    OWN_PRODUCTS: Contender(
-        "products of linear layers by dithc, without fused epilogues", around=lambda: linears_served_by(hcops.linear)
+CONTENDERS: Mapping[str, StepVariant] = {
+    DITHC: StepVariant("dithc's C operators and AdamW"),
+    UNTUNED: StepVariant("dithc without a tuning", around=lambda: tuning.use_blocking(None)),
+    OWN_PRODUCTS: StepVariant(
+        "products of linear layers by dithc, without fused epilogues", around=lambda: use_linear(hcops.linear)
     ),
     **{name: _by(name, library) for name, library in LIBRARIES.items()},
-    ONE_CLUSTER: Contender(
+    ONE_CLUSTER: StepVariant(
         "dithc on the core count of one core cluster", obstacle=_no_second_cluster, around=one_cluster
     ),
-    "numba": Contender("dithc's Numba operators and AdamW", backend="numba", obstacle=lambda dtype: None),
+    "numba": StepVariant("dithc's Numba operators and AdamW", backend="numba", obstacle=lambda dtype: None),
     "eager": _by_torch("PyTorch's operators, eager; fused AdamW"),
     "compile": _by_torch(
         "PyTorch's operators under torch.compile; fused AdamW",

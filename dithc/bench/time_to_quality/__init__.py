@@ -2,8 +2,8 @@
 
 Purpose: a faster step, a lower loss or a better codec is only useful if it improves the images after a given time.
 
-Contents: `Plan` builds the experiment of the comparison. `judge` computes, from its manifests, the time and work that a
-candidate needs for the baseline's last score, and the limits needed to interpret the ratio.
+Contents: `ComparisonPlan` builds the experiment of the comparison. `compare_runs` computes, from its manifests, the time and work
+that a candidate needs for the baseline's last score, and the limits needed to interpret the ratio.
 
 Invariants: all variants have the same tiles, the same wall time by their own measured step, and samples of the same
 seeds. Steps are timed in short interleaved runs, so that later load on the machine does not change ratios. A ratio
@@ -14,22 +14,22 @@ Extending: add a variant as a run of the experiment file, and a value of a point
 """
 
 from dithc.bench.time_to_quality.plan import (
-    Plan,
+    ComparisonPlan,
     calibrated_seconds,
     calibrated_steps,
-    point_name,
-    points,
+    evaluation_name,
+    evaluation_steps,
     run_name,
 )
-from dithc.bench.time_to_quality.result import judge, quality_summary
+from dithc.bench.time_to_quality.result import compare_runs, quality_summary
 
 __all__ = [
-    "Plan",
+    "ComparisonPlan",
     "calibrated_seconds",
     "calibrated_steps",
-    "judge",
-    "point_name",
-    "points",
+    "compare_runs",
+    "evaluation_name",
+    "evaluation_steps",
     "quality_summary",
     "run_name",
 ]

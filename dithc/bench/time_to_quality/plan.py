@@ -6,9 +6,9 @@ from statistics import median
 from typing import Any, ClassVar
 
 from dithc.bench.environment import require_among
-from dithc.config import Experiment, training
+from dithc.config import ExperimentConfig, training
 from dithc.core.artifacts import digest
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share is an integer
@@ -20,7 +20,7 @@ SAME_TILES = ("source", "tiles", "split", "rendering")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """Comparison of training runs.
 
     Attributes:
@@ -33,7 +33,7 @@ class Plan:
         environment: digest of the environment of the timed steps.
     """
 
-    base: Experiment
+    base: ExperimentConfig
     baseline: str
     candidates: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -46,7 +46,7 @@ class Plan:
         require_among("runs of the comparison", self.contenders, self.base.runs)
         require_among("evaluations of the comparison", [self.evaluation], self.base.evaluations)
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
-            raise problem(
+            raise user_error(
                 "seeds and candidates of the comparison",
                 got=f"seeds {list(self.seeds)}, candidates {list(self.candidates)}",
                 expected="at least one of each, and no seed twice",
@@ -64,7 +64,7 @@ class Plan:
         if run.init is not None:
             differing.append(f"start: it continues run {run.init}, without the time of that run")
         if differing:
-            raise problem(
+            raise user_error(
                 f"variant {name}",
                 got=f"another {', another '.join(differing)} than {self.baseline}",
                 expected="the same tiles, number of samples and real images",
@@ -127,8 +127,8 @@ class Plan:
             kept = {"keep_every": every, "checkpoint_every": every, "keep_last": 1}
             runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
             judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
-            for at in points(steps[name]):
-                evaluations[point_name(run, at)] = judged | {"at": at}
+            for at in evaluation_steps(steps[name]):
+                evaluations[evaluation_name(run, at)] = judged | {"at": at}
             for bound, of in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
                 evaluations.setdefault(bound, judged | {"at": of, "ema": None})
         return self._experiment(runs, evaluations)
@@ -142,7 +142,7 @@ class Plan:
         """Name the evaluation of a variant's codec. Variants may share it."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
-    def _judged(self, name: str) -> training.Evaluation:
+    def _judged(self, name: str) -> training.EvaluationConfig:
         """Return the evaluation that samples and scores a variant."""
         chosen = self.base.evaluations[self.evaluation]
         own = (one for one in self.base.evaluations.values() if one.run == name)
@@ -159,7 +159,7 @@ class Plan:
         return {**content, "name": name, "title": title, "bench": {}, "runs": runs, "evaluations": evaluations}
 
 
-def points(steps: int) -> list[int]:
+def evaluation_steps(steps: int) -> list[int]:
     """Return the steps at which a run of this length is scored."""
     return [int(steps * share) for share in SHARES]
 
@@ -169,7 +169,7 @@ def run_name(contender: str, seed: int, steps: int) -> str:
     return f"{contender}-s{seed}-n{steps}"
 
 
-def point_name(run: str, step: int) -> str:
+def evaluation_name(run: str, step: int) -> str:
     """Name the evaluation of a run after a step."""
     return f"{run}-at{step}"
 
@@ -191,7 +191,7 @@ def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> 
     steps = {name: int(budget_seconds / each) // PARTS * PARTS for name, each in seconds.items()}
     short = {name: seconds[name] for name, count in steps.items() if count < PARTS}
     if short:
-        raise problem(
+        raise user_error(
             "budget of the comparison",
             got=f"{budget_seconds / 60:g} minutes; a step takes "
             f"{', '.join(f'{s:.2f} s ({n})' for n, s in short.items())}",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from dithc.bench.time_to_quality.plan import SHARES, Plan, point_name, points, run_name
+from dithc.bench.time_to_quality.plan import SHARES, ComparisonPlan, evaluation_name, evaluation_steps, run_name
 from dithc.core.summaries import Measurement, Table, percent, rounded, short
 
 OF_THE_LAST = ("kid", "headroom", "copies")  # of both runs of a pair
@@ -70,8 +70,8 @@ def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
     return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - points[number].fid))
 
 
-def judge(
-    plan: Plan,
+def compare_runs(
+    plan: ComparisonPlan,
     *,
     steps: Mapping[str, int],
     seconds: Mapping[str, float],
@@ -92,7 +92,7 @@ def judge(
     limits = {name: _limits(plan, name, scores) for name in plan.contenders}
 
     def point(name: str, seed: int, at: int) -> Point:
-        numbers = scores[point_name(run_name(name, seed, steps[name]), at)]
+        numbers = scores[evaluation_name(run_name(name, seed, steps[name]), at)]
         return Point(
             step=at,
             seconds=before[name] + at * seconds[name],
@@ -103,7 +103,9 @@ def judge(
             copies=numbers.get("copies"),
         )
 
-    found = {(name, seed): [point(name, seed, at) for at in points(steps[name])] for name, seed in plan.trainings}
+    found = {
+        (name, seed): [point(name, seed, at) for at in evaluation_steps(steps[name])] for name, seed in plan.trainings
+    }
     ratios: dict[str, list[dict[str, Any]]] = {}
     for name, label, seed, own in plan.pairs:
         one, other = found[plan.baseline, seed], found[name, own]
@@ -137,7 +139,7 @@ def judge(
     }
 
 
-def _limits(plan: Plan, name: str, scores: Numbers) -> dict[str, Any]:
+def _limits(plan: ComparisonPlan, name: str, scores: Numbers) -> dict[str, Any]:
     """Return score limits: untrained weights, codec, floor, and the chance share of copies, from held-out tiles."""
     codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
     chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)

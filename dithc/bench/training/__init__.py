@@ -1,20 +1,28 @@
 """Training runs in separate, interleaved processes: under several strategies, on more ranks, component by component.
 
 `strategies`, `scaling` and `stepwise` each contain one measurement and its settings. `interleaved` alternates the runs
-of several `Contender`s. `run_once` executes one `Run`, observes its memory, and limits it. No run outlives the
-benchmark. To add a measurement, add a file like `scaling.py`.
+of several `TrainingVariant`s. `run_training` executes one `TrainingResult`, observes its memory, and limits it. No run outlives
+the benchmark. To add a measurement, add a file like `scaling.py`.
 """
 
 from dithc.bench.training import scaling, stepwise, strategies
-from dithc.bench.training.run import Contender, Run, RunSettings, interleaved, row_of, run_once, time_over
+from dithc.bench.training.run import (
+    RunSettings,
+    TrainingResult,
+    TrainingVariant,
+    interleaved,
+    row_of,
+    run_training,
+    time_over,
+)
 
 __all__ = [
-    "Contender",
-    "Run",
     "RunSettings",
+    "TrainingResult",
+    "TrainingVariant",
     "interleaved",
     "row_of",
-    "run_once",
+    "run_training",
     "scaling",
     "stepwise",
     "strategies",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 # A killed process keeps its group until the kernel has reclaimed its memory.
 LONGEST_WAIT_SECONDS, PAUSE_SECONDS = 10.0, 0.02
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def _own_v2(root: Path, own_groups: Path) -> Path:

@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any, Literal
 
 from dithc.bench.child_process import child_of, launch_line
-from dithc.bench.resume import Stopped, now
+from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, alternating, spread
 from dithc.bench.training.memory_limit import MemoryLimit
-from dithc.core.logging import logger, progress
+from dithc.core.logging import get_logger, progress
 from dithc.engine.numa import pss_bytes
 
-log = logger(__name__)
+log = get_logger(__name__)
 # Reading the memory of a large process stops that process. This is the largest share of time for it.
 SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
 # Errors of a process after a failed allocation: torch's allocator, C++, threads of glibc and OpenMP, Python.
@@ -58,7 +58,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class TrainingVariant:
     """Strategy on a number of ranks.
 
     Attributes:
@@ -84,7 +84,7 @@ class Contender:
 
 
 @dataclass(kw_only=True)
-class Run:
+class TrainingResult:
     """Outcome of one run, complete in `result`. Numbers stay None after a failure; `limit` describes a memory limit."""
 
     status: Literal["ok", "oom", "failed", "skipped", "stopped"] = "ok"
@@ -99,14 +99,14 @@ class Run:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-def run_once(
-    contender: Contender,
+def run_training(
+    contender: TrainingVariant,
     words: Sequence[str],
     *,
     limit_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
     parent: Path | None = None,
-) -> Run:
+) -> TrainingResult:
     """Start the ranks, wait for them and read their results. A stopped measurement returns the status `stopped`.
 
     `words` are arguments of `dithc bench training`. `limit_bytes` limits the memory of all ranks. `variables` are
@@ -127,16 +127,21 @@ def run_once(
         return asdict(run)
 
     try:
-        return Run(**now().unit(unit, make, keep=lambda run: run["status"] in ("ok", "oom")))
-    except Stopped:
-        return Run(status="stopped", reason=NOT_MADE)
+        return TrainingResult(**current_session().unit(unit, make, keep=lambda run: run["status"] in ("ok", "oom")))
+    except MeasurementStopped:
+        return TrainingResult(status="stopped", reason=NOT_MADE)
 
 
 def interleaved(
-    contenders: Sequence[Contender], rounds: int, run: Callable[[Contender], Run], *, bar: progress, label: str = ""
-) -> dict[str, list[Run]]:
+    contenders: Sequence[TrainingVariant],
+    rounds: int,
+    run: Callable[[TrainingVariant], TrainingResult],
+    *,
+    bar: progress,
+    label: str = "",
+) -> dict[str, list[TrainingResult]]:
     """Run all variants in alternating order, except variants that failed, and return comparable runs."""
-    runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
+    runs: dict[str, list[TrainingResult]] = {contender.name: [] for contender in contenders}
     for contender in chain(*alternating(contenders, rounds)):
         own = runs[contender.name]
         if not own or (own[-1].status == "ok" and not contender.is_oversubscribed):
@@ -145,16 +150,16 @@ def interleaved(
     return settled(runs)
 
 
-def settled(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
+def settled(runs: Mapping[str, Sequence[TrainingResult]]) -> dict[str, list[TrainingResult]]:
     """Return comparable runs: the same number for every variant with any runs."""
     made = {name: [run for run in own if run.status != "stopped"] for name, own in runs.items()}
     if all(len(made[name]) == len(own) and own for name, own in runs.items()):
         return made
     rounds = min((len(own) for own in made.values() if own), default=0)
-    return {name: own[:rounds] or [Run(status="stopped", reason=NOT_MADE)] for name, own in made.items()}
+    return {name: own[:rounds] or [TrainingResult(status="stopped", reason=NOT_MADE)] for name, own in made.items()}
 
 
-def row_of(runs: Sequence[Run]) -> dict[str, Any]:
+def row_of(runs: Sequence[TrainingResult]) -> dict[str, Any]:
     """Return the numbers of a variant that all measurements report, or status and reason of a failed run."""
     bad = next((run for run in runs if run.status != "ok"), None)
     if bad is not None:
@@ -176,8 +181,8 @@ def time_over(row: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _made(
-    contender: Contender, words: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
-) -> Run:
+    contender: TrainingVariant, words: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
+) -> TrainingResult:
     out, said = folder / "run.json", folder / "said.txt"
     words = ["training", *words, *contender.words, "--strategy", contender.strategy, "--json", str(out)]
     words += ["--data-limit", str(limit.data_bytes)] if limit.data_bytes is not None else []
@@ -195,13 +200,13 @@ def _made(
         if contender.allowed is not None:
             os.sched_setaffinity(0, contender.allowed)
 
-    run = Run()
+    run = TrainingResult()
     with said.open("w") as stream, child_of(line, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
         _watch(child, run, until=out.with_suffix(".warm"))
     return _read(run, child.returncode, out=out, said=said, limit=limit)
 
 
-def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
+def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path) -> None:
     """Sample the memory of the ranks during warm-up, and stop before the timed steps."""
     while child.poll() is None and not until.exists():
         begun = time.perf_counter()
@@ -214,7 +219,7 @@ def _watch(child: "subprocess.Popen[bytes]", run: Run, *, until: Path) -> None:
     child.wait()
 
 
-def _read(run: Run, status: int, *, out: Path, said: Path, limit: MemoryLimit) -> Run:
+def _read(run: TrainingResult, status: int, *, out: Path, said: Path, limit: MemoryLimit) -> TrainingResult:
     text = said.read_text(errors="replace")
     if status == 0 and out.exists():
         result = json.loads(out.read_text())

@@ -14,13 +14,13 @@ from typing import Any, Literal
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, spread
-from dithc.bench.training.run import Contender, Run, RunSettings, interleaved, row_of, run_once
+from dithc.bench.training.run import RunSettings, TrainingResult, TrainingVariant, interleaved, row_of, run_training
 from dithc.config import training
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine.hardware import Machine as Node
 from dithc.model import PRESETS, DiTConfig, Flops, flops_per_image
 
-log = logger(__name__)
+log = get_logger(__name__)
 OVERSUBSCRIBED = "oversubscribed: correctness check only"
 ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-9}
 COUNTED = {
@@ -84,7 +84,7 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     }
 
 
-def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
+def contenders_on(machine: Node, settings: ScalingSettings) -> list[TrainingVariant]:
     """Return ranks, nodes and cores of each count. Smaller counts keep the same core share per rank."""
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
@@ -95,7 +95,7 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
         is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(used) < len(cores)
         allowed = tuple(cpu for core in used for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
         found.append(
-            Contender(
+            TrainingVariant(
                 name=f"{count} rank(s)",
                 strategy=settings.strategy,
                 ranks=count,
@@ -111,7 +111,10 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[Contender]:
 
 
 def curve(
-    model: str, settings: ScalingSettings, contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]
+    model: str,
+    settings: ScalingSettings,
+    contenders: Sequence[TrainingVariant],
+    runs: Mapping[str, Sequence[TrainingResult]],
 ) -> dict[str, Any]:
     """Return the curve of a model with a point per rank count."""
     config = replace(PRESETS[model], **settings.overrides)
@@ -135,7 +138,9 @@ def curve(
     }
 
 
-def _point(contender: Contender, runs: Sequence[Run], settings: ScalingSettings, flops: Flops) -> dict[str, Any]:
+def _point(
+    contender: TrainingVariant, runs: Sequence[TrainingResult], settings: ScalingSettings, flops: Flops
+) -> dict[str, Any]:
     point = {
         "nodes": contender.nodes,
         "ranks": contender.ranks,
@@ -167,13 +172,13 @@ def _point(contender: Contender, runs: Sequence[Run], settings: ScalingSettings,
     )
 
 
-def _exchange(run: Run, name: str, *, pick: Any = max) -> float | None:
+def _exchange(run: TrainingResult, name: str, *, pick: Any = max) -> float | None:
     """Return the median over steps of the worst rank's number, or None if unknown."""
     told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
     return median(pick(values) for values in zip(*told, strict=True)) if told else None
 
 
-def without_communication(runs: Sequence[Run]) -> dict[str, Any] | None:
+def without_communication(runs: Sequence[TrainingResult]) -> dict[str, Any] | None:
     """Return the ratio of joint steps to independent steps of the same pair, or None without pairs."""
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
@@ -209,10 +214,10 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
     return ROUNDOFF[dtype] * terms * config.depth
 
 
-def _run(contender: Contender, *, model: str, settings: ScalingSettings, parent: Path | None) -> Run:
+def _run(contender: TrainingVariant, *, model: str, settings: ScalingSettings, parent: Path | None) -> TrainingResult:
     words = settings.of_run(model, settings.images(contender.ranks))
     words += ["--pairs", str(settings.steps)] if settings.without_communication and contender.ranks > 1 else []
-    return run_once(contender, words, parent=parent)
+    return run_training(contender, words, parent=parent)
 
 
 def _check(settings: ScalingSettings) -> None:
@@ -220,8 +225,8 @@ def _check(settings: ScalingSettings) -> None:
     require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
     if list(settings.ranks) != sorted(set(settings.ranks)):
         got = ",".join(map(str, settings.ranks))
-        raise problem("bench --ranks", got=got, expected="ascending numbers, each once", fix="correct --ranks")
+        raise user_error("bench --ranks", got=got, expected="ascending numbers, each once", fix="correct --ranks")
     for count in settings.ranks:
         if settings.images(count) % count:
             got = f"{settings.batch} images on {count} ranks"
-            raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
+            raise user_error("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")

@@ -16,19 +16,27 @@ from statistics import median
 from typing import Any
 
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
-from dithc.bench.resume import now
-from dithc.bench.training.run import Contender, Run, RunSettings, interleaved, row_of, run_once, time_over
-from dithc.core.logging import logger, problem, progress
+from dithc.bench.resume import current_session
+from dithc.bench.training.run import (
+    RunSettings,
+    TrainingResult,
+    TrainingVariant,
+    interleaved,
+    row_of,
+    run_training,
+    time_over,
+)
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine import native
 from dithc.engine.hardware import Machine
 from dithc.engine.hcops import tuning
 from dithc.model import PRESETS
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Stage:
+class OptimizationStep:
     """Stage, defined by its difference from the previous stage.
 
     Attributes:
@@ -46,32 +54,34 @@ class Stage:
 
 
 STAGES = (
-    Stage(
+    OptimizationStep(
         "baseline",
         "baseline",
         "PyTorch's operators (its BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
         {"--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking"},
         {"DITHC_POOL": "off", "DITHC_TUNING": tuning.OFF},
     ),
-    Stage("gemm", "+ GEMM", "matrix products of linear layers by dithc's kernels", {"--operators": "products"}),
-    Stage(
+    OptimizationStep(
+        "gemm", "+ GEMM", "matrix products of linear layers by dithc's kernels", {"--operators": "products"}
+    ),
+    OptimizationStep(
         "mpi",
         "+ async MPI",
         "gradients summed in shared memory during the backward pass",
         {"--gradients": "overlapped", "--collectives": "hierarchical"},
         several_ranks=True,
     ),
-    Stage(
+    OptimizationStep(
         "operators", "+ AI operators", "all other operators and AdamW by dithc's kernels", {"--operators": "default"}
     ),
-    Stage(
+    OptimizationStep(
         "automem",
         "+ AutoMem",
         "outputs in huge pages; weights and activations moved if the machine has several memory tiers",
         {"--automem": "auto"},
         {"DITHC_POOL": "on"},
     ),
-    Stage("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING": ""}),
+    OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING": ""}),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 BASELINE = STAGES[0].name
@@ -103,7 +113,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
         if settings.tune and contenders[-1].name == "tuned":  # a unit: one tuning serves all rounds of all executions
             tuned = Path(folder) / "tuning"
             tuned.mkdir()
-            for file, text in now().unit("tuning", partial(_tune, settings, contenders[-1])).items():
+            for file, text in current_session().unit("tuning", partial(_tune, settings, contenders[-1])).items():
                 (tuned / file).write_text(text)
         runs = interleaved(contenders, settings.rounds, partial(_run, settings=settings, tuned=tuned), bar=bar)
     return {
@@ -115,7 +125,7 @@ def bench_stepwise(settings: StepwiseSettings) -> dict[str, Any]:
     }
 
 
-def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contender]:
+def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[TrainingVariant]:
     """Return the requested stages as variants, each with the settings of all earlier stages."""
     words: dict[str, str] = {}
     environment: dict[str, str] = {}
@@ -125,7 +135,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
         environment |= stage.environment
         if stage.name in settings.stages and (settings.ranks > 1 or not stage.several_ranks):
             found.append(
-                Contender(
+                TrainingVariant(
                     name=stage.name,
                     strategy="cftp",
                     ranks=settings.ranks,
@@ -137,7 +147,7 @@ def contenders_of(settings: StepwiseSettings, machine: Machine) -> list[Contende
     return found
 
 
-def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
+def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[TrainingResult]]) -> list[dict[str, Any]]:
     """Return a row per stage: seconds, speedups over baseline and previous stage (None if missing), losses."""
     rows: list[dict[str, Any]] = []
     baseline: Mapping[str, Any] | None = None
@@ -177,26 +187,26 @@ def _compared(
     }
 
 
-def _run(contender: Contender, *, settings: StepwiseSettings, tuned: Path | None) -> Run:
+def _run(contender: TrainingVariant, *, settings: StepwiseSettings, tuned: Path | None) -> TrainingResult:
     if contender.name == "tuned":  # by the new tuning, or by the tuning of this machine
         given = os.environ.get(tuning.FOLDER_VARIABLE, "")
         folder = str(tuned) if tuned else "" if given == tuning.OFF else given
         contender = replace(contender, environment={**contender.environment, tuning.FOLDER_VARIABLE: folder})
-    run = run_once(contender, settings.of_run(settings.model, settings.batch))
+    run = run_training(contender, settings.of_run(settings.model, settings.batch))
     if run.status == "ok" and contender.name == "tuned" and not _is_tuned(run):
         reason = "no tuning for this machine and thread count; add --tune, or run `dithc tune`"
         log.warning("skipping tuned: %s", reason)
-        return Run(status="skipped", reason=reason)
+        return TrainingResult(status="skipped", reason=reason)
     return run
 
 
-def _is_tuned(run: Run) -> bool:
+def _is_tuned(run: TrainingResult) -> bool:
     """Test whether every rank found a tuning."""
     told = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
     return all("tuning file" in why for why in told)
 
 
-def _tune(settings: StepwiseSettings, contender: Contender) -> dict[str, str]:
+def _tune(settings: StepwiseSettings, contender: TrainingVariant) -> dict[str, str]:
     """Tune the products of one rank in a process with the cores of one rank. Return the tuning files by name."""
     words = settings.of_model(settings.model, -(-settings.batch // settings.ranks))
     words = [sys.executable, "-m", "dithc", "tune", *words, "--threads", str(contender.cpus)]
@@ -210,7 +220,9 @@ def _tune(settings: StepwiseSettings, contender: Contender) -> dict[str, str]:
         )
         if done.returncode:
             got = "".join(f"\n    {line}" for line in done.stderr[-2000:].splitlines())
-            raise problem("bench stepwise --tune", got=got, expected="a complete search", fix="fix the error in `got`")
+            raise user_error(
+                "bench stepwise --tune", got=got, expected="a complete search", fix="fix the error in `got`"
+            )
         return {path.name: path.read_text() for path in Path(folder).iterdir()}
 
 
@@ -220,7 +232,7 @@ def _check(settings: StepwiseSettings) -> None:
     require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
     if settings.batch % settings.ranks:
         got = f"{settings.batch} images on {settings.ranks} ranks"
-        raise problem("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
+        raise user_error("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
     if native.library() is None:
         fix = "reinstall dithc; all stages after the baseline need its kernels"
-        raise problem("bench stepwise", got=native.load().reason, expected="the compiled library", fix=fix)
+        raise user_error("bench stepwise", got=native.load_library().reason, expected="the compiled library", fix=fix)

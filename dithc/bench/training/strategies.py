@@ -13,13 +13,21 @@ from typing import Any, get_args
 
 from dithc.bench.child_process import message_counter, sum_of
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
-from dithc.bench.training.run import Contender, Run, RunSettings, interleaved, row_of, run_once, time_over
-from dithc.config import Machine, training
-from dithc.core.logging import logger, problem, progress
+from dithc.bench.training.run import (
+    RunSettings,
+    TrainingResult,
+    TrainingVariant,
+    interleaved,
+    row_of,
+    run_training,
+    time_over,
+)
+from dithc.config import MachineConfig, training
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine.hardware import Machine as Node
 from dithc.engine.numa import available_bytes
 
-log = logger(__name__)
+log = get_logger(__name__)
 GIB = 1 << 30
 ONE_CLUSTER = "cftp-1-cluster"
 STRATEGIES = get_args(training.StrategyName)
@@ -65,7 +73,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
         counter = message_counter(Path(folder))
         for model, batch in cells:
             words = settings.of_run(model, batch)
-            run = partial(run_once, words=words, limit_bytes=limit_bytes, variables=counter)
+            run = partial(run_training, words=words, limit_bytes=limit_bytes, variables=counter)
             runs = interleaved(contenders, settings.rounds, run, bar=bar, label=f"{model} {batch}")
             rows.append(cell(model, batch, runs))
             limits |= {name: own[-1].limit for name, own in runs.items() if own[-1].limit}
@@ -81,7 +89,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
     }
 
 
-def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender], str]:
+def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVariant], str]:
     """Return ranks and threads of each strategy on this machine, and the definition of clusters."""
     cores = machine.visible_cores
     dies = len({core.die for core in cores}) or 1
@@ -98,18 +106,18 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[Contender],
     for name in names:
         if name == ONE_CLUSTER:
             cpus = tuple(cpu for core in clusters[0] for cpu in own[core])
-            found.append(Contender(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
+            found.append(TrainingVariant(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
             continue
         strategy = OVER_GLOO.get(name, name)
-        chosen = Machine.model_validate({"strategy": strategy})
+        chosen = MachineConfig.model_validate({"strategy": strategy})
         ranks = chosen.ranks_on(num_dies=dies, num_clusters=len(clusters))
         over = {"DITHC_BACKEND": "gloo" if name in OVER_GLOO else "dithc-mpi"}
         threads = max(1, len(cores) // ranks)
-        found.append(Contender(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
+        found.append(TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
     return found, said
 
 
-def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
+def sharded(contender: TrainingVariant, sharding: training.Sharding) -> TrainingVariant:
     """Shard the optimizer state of a variant if it has several ranks and its strategy supports sharding."""
     if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
         if sharding != "none":
@@ -118,7 +126,7 @@ def sharded(contender: Contender, sharding: training.Sharding) -> Contender:
     return replace(contender, words=(*contender.words, "--sharding", sharding))
 
 
-def cell(model: str, batch: int, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+def cell(model: str, batch: int, runs: Mapping[str, Sequence[TrainingResult]]) -> dict[str, Any]:
     """Return each variant of a model and batch, and the ratio of cftp to each other variant."""
     rows = {name: row_of(own) for name, own in runs.items()}
     for name, row in rows.items():
@@ -150,5 +158,5 @@ def _check(settings: StrategiesSettings) -> None:
     require_among("bench --strategies", settings.strategies, KNOWN)
     if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
         given = settings.memory_limit_gib
-        raise problem("bench --memory-limit", got=given, expected="more than 0 GiB", fix="correct --memory-limit")
+        raise user_error("bench --memory-limit", got=given, expected="more than 0 GiB", fix="correct --memory-limit")
     require_at_least(settings, rounds=1, warmup=2, steps=1, batches=1)

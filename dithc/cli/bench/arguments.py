@@ -14,7 +14,7 @@ OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or nu
 
 
 @dataclass(frozen=True)
-class Kind:
+class Benchmark:
     """A measurement: help, example, arguments, and the function that runs it and returns the exit status."""
 
     help: str
@@ -101,18 +101,18 @@ def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
         Exit status: 1 if there are rows and none is `ok`.
     """
     from dithc.bench import summary
-    from dithc.bench.resume import now
+    from dithc.bench.resume import current_session
     from dithc.core.artifacts import outputs
-    from dithc.core.integrity import seal
+    from dithc.core.integrity import dump_checksummed
 
-    found, by = summary(result), now().stopped_by
+    found, by = summary(result), current_session().stopped_by
     print(found.text())
     told = dict(result) | found.to_content()
-    told |= {"sittings": now().number} if now().number > 1 else {}
+    told |= {"sittings": current_session().number} if current_session().number > 1 else {}
     told |= {"stopped_by": by} if by else {}
     if path is not None:
         part = path.with_suffix(STOPPED_SUFFIX)
-        outputs.write(part if by else path, seal(told, allow_nan=True))
+        outputs.write(part if by else path, dump_checksummed(told, allow_nan=True))
         if by:
             print(f"stopped by {by}: the values measured so far are in {part}; rerun the same command to resume")
         else:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_override, add_threads, preset, settings_of, tell
+from dithc.cli.bench.arguments import Benchmark, add_override, add_threads, preset, settings_of, tell
 
 MIB = 1 << 20
 
@@ -69,13 +69,13 @@ def _step(args: argparse.Namespace) -> int:
     return tell(result, args.json, result["contenders"])
 
 
-OPS = Kind(
+OPS = Benchmark(
     "each operator: matrix products, attention and memory-bound operators",
     "dithc bench ops --ops gemm,attention --models DiT-S/2 --dtype fp32 --json ops.json",
     _add_ops,
     _ops,
 )
-STEP = Kind(
+STEP = Benchmark(
     "one training step: forward, loss, backward, AdamW",
     "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
     _add_step,
@@ -108,7 +108,7 @@ def _curves(args: argparse.Namespace) -> int:
     return 0
 
 
-CURVES = Kind(
+CURVES = Benchmark(
     "losses of training from scratch on one platform",
     "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
     _add_curves,
@@ -136,7 +136,7 @@ def _patch(args: argparse.Namespace) -> int:
     return tell(result, args.json, result["cases"])
 
 
-PATCH = Kind(
+PATCH = Benchmark(
     "models of timm, diffusers, transformers: plain, compiled and patched",
     "dithc bench patch --models vit,decoder --json patch.json",
     _add_patch,

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.bench.arguments import Kind, add_json, tell
+from dithc.cli.bench.arguments import Benchmark, add_json, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,19 +46,19 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from dithc.bench import time_to_quality
-    from dithc.config import experiment_of
+    from dithc.config import load_experiment
     from dithc.core.artifacts import digest
-    from dithc.core.logging import logger, problem
+    from dithc.core.logging import get_logger, user_error
 
     if not args.budget_minutes > 0:
-        raise problem(
+        raise user_error(
             "--budget-minutes", got=args.budget_minutes, expected="a time above 0", fix="correct --budget-minutes"
         )
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
-        raise problem("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct --seeds")
+        raise user_error("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct --seeds")
     environment = _environment(Path(args.profile))
-    plan = time_to_quality.Plan(
-        base=experiment_of([args.config]),
+    plan = time_to_quality.ComparisonPlan(
+        base=load_experiment([args.config]),
         baseline=args.baseline,
         candidates=tuple(args.candidates.split(",")),
         seeds=tuple(int(seed) for seed in args.seeds.split(",")),
@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     if seconds is None:
         return 1
     steps = time_to_quality.calibrated_steps(seconds, budget_seconds=60 * args.budget_minutes)
-    logger("dithc.bench").info(
+    get_logger("dithc.bench").info(
         f"steps in {args.budget_minutes:g} minutes here: "
         + ", ".join(f"{name} {count:,} at {seconds[name]:.3g} s" for name, count in steps.items())
     )
@@ -94,18 +94,18 @@ def _environment(profile: Path) -> dict[str, Any]:
 
 
 def _seconds(
-    plan: "time_to_quality.Plan", folder: Path, profile: str, environment: dict[str, Any]
+    plan: "time_to_quality.ComparisonPlan", folder: Path, profile: str, environment: dict[str, Any]
 ) -> dict[str, float] | None:
     """Return the seconds per step of each variant, measured once per environment; None if a timing run failed."""
     from dithc.bench import time_to_quality
     from dithc.core.artifacts import atomic_write, difference
-    from dithc.core.integrity import json_documents, seal
-    from dithc.core.logging import logger
+    from dithc.core.integrity import dump_checksummed, json_documents
+    from dithc.core.logging import get_logger
 
     path = folder / PLAN_FILE
     kept = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
     if differing := difference(kept.get("environment"), environment):
-        logger("dithc.bench").warning(
+        get_logger("dithc.bench").warning(
             f"discarding the seconds per step in {path}: the environment changed: {differing}"
         )
         kept["seconds"] = {}
@@ -124,17 +124,17 @@ def _seconds(
         }
         found = time_to_quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
         known |= {keys[name]: found[name] for name in missing}
-        atomic_write(path, seal({"environment": environment, "seconds": known}))
+        atomic_write(path, dump_checksummed({"environment": environment, "seconds": known}))
     return {name: float(known[keys[name]]) for name in plan.contenders}
 
 
 def _seconds_per_step(path: Path) -> float:
     from dithc.core.artifacts import Manifest
-    from dithc.core.logging import problem
+    from dithc.core.logging import user_error
 
     found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
     if found is None or found <= 0:
-        raise problem(
+        raise user_error(
             f"{path}: `numbers.seconds_per_step_median` is not a measured time",
             got="null" if found is None else found,
             expected="seconds above 0; null means that the metrics of the training run were missing at its end",
@@ -159,7 +159,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
 
 
-def _flops(run: "training.Run", network: "DiTConfig") -> float:
+def _flops(run: "training.RunConfig", network: "DiTConfig") -> float:
     """Return the floating-point operations of one step."""
     from dithc.model import flops_per_image
 
@@ -168,13 +168,17 @@ def _flops(run: "training.Run", network: "DiTConfig") -> float:
 
 
 def _judge(
-    plan: "time_to_quality.Plan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
+    plan: "time_to_quality.ComparisonPlan",
+    folder: Path,
+    steps: dict[str, int],
+    seconds: dict[str, float],
+    path: Path | None,
 ) -> int:
     """Read the manifests, draw the figure and print the table."""
     from dithc.bench import time_to_quality
     from dithc.config import load
-    from dithc.core.artifacts import Manifest, Store, atomic_write
-    from dithc.core.logging import logger
+    from dithc.core.artifacts import CheckpointStore, Manifest, atomic_write
+    from dithc.core.logging import get_logger
     from dithc.model import DiTConfig
     from dithc.report import quality_figure
 
@@ -189,10 +193,10 @@ def _judge(
         run = plan.base.runs[name]
         codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
         codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
-        store, step = Store.of_run(last[_first(plan, name, steps)])
+        store, step = CheckpointStore.of_run(last[_first(plan, name, steps)])
         config = DiTConfig(**store.open(step).meta["model"])
         flops[name] = _flops(run, config)
-    result = time_to_quality.judge(
+    result = time_to_quality.compare_runs(
         plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops
     )
     result["inputs"] = {  # equal digests mean that two results used the same inputs
@@ -202,16 +206,16 @@ def _judge(
     }
     status = tell(result, path or folder / RESULT_FILE, [])
     pictures = {
-        (name, at): _samples(folder / "samples" / time_to_quality.point_name(_first(plan, name, steps), at))
+        (name, at): _samples(folder / "samples" / time_to_quality.evaluation_name(_first(plan, name, steps), at))
         for name in quality_figure.shown(result)
-        for at in time_to_quality.points(steps[name])
+        for at in time_to_quality.evaluation_steps(steps[name])
     }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
-    logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
+    get_logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
     return status
 
 
-def _first(plan: "time_to_quality.Plan", name: str, steps: dict[str, int]) -> str:
+def _first(plan: "time_to_quality.ComparisonPlan", name: str, steps: dict[str, int]) -> str:
     """Return the name of a variant's first run."""
     from dithc.bench import time_to_quality
 
@@ -230,7 +234,7 @@ def _samples(folder: Path) -> "NDArray[np.uint8]":
     return np.array(images[: quality_figure.IMAGES_SHOWN])
 
 
-QUALITY = Kind(
+QUALITY = Benchmark(
     "time of several training runs to a score: FID over time, R",
     "dithc bench quality --candidates flow,baseline --seeds 0,1 --budget-minutes 10 --json quality.json",
     _add,

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Kind, add_model, preset, settings_of
+from dithc.cli.bench.arguments import Benchmark, add_model, preset, settings_of
 
 GIB = 1 << 30
 
@@ -50,11 +50,11 @@ def _run(args: argparse.Namespace) -> int:
     import resource
 
     from dithc.cli.ranks import ranks
-    from dithc.config import Experiment, Machine, training
+    from dithc.config import ExperimentConfig, MachineConfig, training
     from dithc.core.artifacts import outputs
-    from dithc.train import Rehearsal, rehearse
+    from dithc.train import StepBenchmark, benchmark_steps
 
-    memory = training.Memory(
+    memory = training.MemoryConfig(
         automem=args.automem,
         fast_budget_gib=args.fast_bytes / GIB if args.fast_bytes else None,
         file_folder=None if args.file_folder is None else str(args.file_folder),
@@ -62,17 +62,17 @@ def _run(args: argparse.Namespace) -> int:
         allow_recompute=args.allow_recompute,
     )
     model = {"preset": preset(args.model), **dict(args.override)}
-    settings = settings_of(Rehearsal, args, model=model, memory=memory)
-    with ranks(Experiment(machine=Machine(collectives=args.collectives)), expected=None) as group:
+    settings = settings_of(StepBenchmark, args, model=model, memory=memory)
+    with ranks(ExperimentConfig(machine=MachineConfig(collectives=args.collectives)), expected=None) as group:
         if args.data_limit is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
-        result = rehearse(settings, group, warm=args.json.with_suffix(".warm").touch)
+        result = benchmark_steps(settings, group, warm=args.json.with_suffix(".warm").touch)
         if group.rank == 0:
             outputs.write(args.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 
-TRAINING = Kind(
+TRAINING = Benchmark(
     "steps of one training run on the ranks of `dithc launch`",
     "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc bench training --model S/2 --json training.json",
     _add,

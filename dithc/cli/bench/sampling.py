@@ -2,8 +2,8 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Kind, add_json, add_override, preset, settings_of, tell
-from dithc.core.logging import problem
+from dithc.cli.bench.arguments import Benchmark, add_json, add_override, preset, settings_of, tell
+from dithc.core.logging import user_error
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +54,12 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.on_ranks:
         from dithc.cli.ranks import ranks
-        from dithc.config import Experiment
+        from dithc.config import ExperimentConfig
 
         if args.at is None:
-            raise problem("bench sampling --on-ranks", got="no --at", expected="a socket", fix="remove --on-ranks")
-        with ranks(Experiment(), expected=None) as group:
-            sampling.serve(args.at, group)
+            raise user_error("bench sampling --on-ranks", got="no --at", expected="a socket", fix="remove --on-ranks")
+        with ranks(ExperimentConfig(), expected=None) as group:
+            sampling.run_worker(args.at, group)
         return 0
     chosen = tuple(args.contenders.split(",")) if args.contenders else sampling.NORMAL
     contenders = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
     return tell(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
 
 
-SAMPLING = Kind(
+SAMPLING = Benchmark(
     "one image by one rank and by several: seconds, speedup, differences",
     "dithc bench sampling --model S/2 --tokens 256,1024 --ranks 2 --diffusers --json sampling.json",
     _add,

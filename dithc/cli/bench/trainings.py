@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Kind, add_json, add_model, add_override, add_steps, preset, settings_of, tell
+from dithc.cli.bench.arguments import Benchmark, add_json, add_model, add_override, add_steps, preset, settings_of, tell
 
 
 def _add_strategies(parser: argparse.ArgumentParser) -> None:
@@ -124,13 +124,13 @@ def _collectives(args: argparse.Namespace) -> int:
 
     from dithc.bench import collectives
     from dithc.cli.ranks import ranks
-    from dithc.config import Experiment
+    from dithc.config import ExperimentConfig
     from dithc.core.artifacts import outputs
 
     settings = settings_of(collectives.CollectivesSettings, args)
     if args.on_ranks:
         with ranks(
-            Experiment(), expected=None, timeout_seconds=60
+            ExperimentConfig(), expected=None, timeout_seconds=60
         ) as group:  # on the cores that a training run would have
             result = collectives.measure(settings, group)
             if group.rank == 0 and args.json:
@@ -140,25 +140,25 @@ def _collectives(args: argparse.Namespace) -> int:
     return tell(result, args.json, [])
 
 
-STRATEGIES = Kind(
+STRATEGIES = Benchmark(
     "training runs with cftp, dp, dp+tp: time, memory, bytes (table 2)",
     "dithc bench strategies --models S/2,B/2 --batches 8 --json strategies.json",
     _add_strategies,
     _strategies,
 )
-SCALING = Kind(
+SCALING = Benchmark(
     "training on increasing numbers of ranks (figures 10 and 11)",
     "dithc bench scaling --weak --models S/2 --ranks 1,2 --without-communication --json weak.json",
     _add_scaling,
     _scaling,
 )
-STEPWISE = Kind(
+STEPWISE = Benchmark(
     "training with dithc's components added one by one (figure 9)",
     "dithc bench stepwise --model S/2 --rounds 2 --json stepwise.json",
     _add_stepwise,
     _stepwise,
 )
-COLLECTIVES = Kind(
+COLLECTIVES = Benchmark(
     "all-reduce by dithc-mpi in its modes, MPI and gloo",
     "dithc bench collectives --ranks 2 --mib 16 --json collectives.json",
     _add_collectives,
@@ -202,7 +202,7 @@ def _automem(args: argparse.Namespace) -> int:
     return tell(result, args.json, [row for part in result["parts"].values() for row in part["rows"]])
 
 
-AUTOMEM = Kind(
+AUTOMEM = Benchmark(
     "training in less memory: budgets, a file tier, the largest batch; the memory pool",
     "dithc bench automem --model S/2 --only budget,file --json automem.json",
     _add_automem,

@@ -55,15 +55,15 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         Exit status: 1 if every variant failed, 75 if stopped and resumable.
     """
-    from dithc.bench.resume import Stopped, sitting
+    from dithc.bench.resume import MeasurementStopped, measurement_session
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
     kept = args.json.with_suffix(KEPT_SUFFIX) if args.json is not None else None
-    with sitting(kept, settings=_identity(args) if kept is not None else {}) as now:
+    with measurement_session(kept, settings=_identity(args) if kept is not None else {}) as now:
         try:
             status = KINDS[args.kind].run(args)
-        except Stopped:  # before there were enough values for a result
+        except MeasurementStopped:  # before there were enough values for a result
             return INTERRUPTED
         if not now.stopped_by:
             now.end()

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
 from dithc.core.artifacts import Manifest, atomic_write, digest
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Trains a KL autoencoder on the train tiles of a dataset. Diffusion models train on its latents."
 EXAMPLE = (
@@ -17,7 +17,7 @@ EXAMPLE = (
 )
 STAMP = "trained.json"
 FILES = ("config.json", "autoencoder.safetensors", "codec.json", "grid.png", "bands.png")
-log = logger("dithc.codec")
+log = get_logger("dithc.codec")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.latents import train_codec
 
-    making = Making(load(args.config), "codec", args.codec, args.out)
+    making = CommandRecord(load(args.config), "codec", args.codec, args.out)
     experiment, place = making.experiment, making.folder
     settings = experiment.codecs.get(args.codec)
-    if not isinstance(settings, codecs.KlVae):
+    if not isinstance(settings, codecs.KlVaeConfig):
         trained = ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
-        raise problem(
+        raise user_error(
             f"codec {args.codec!r} is not trained by dithc",
             got=settings.kind if settings else "no such codec",
             expected=f"a codec of kind kl-vae: {trained or 'none is configured'}",
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         making.output.plan([place / STAMP])
         numbers = train_codec(settings, Tiles(args.tiles.parent), place, seed=experiment.seed)
         files = Manifest.entries(place, [place / name for name in FILES])
-        atomic_write(place / STAMP, seal({"identity": identity, "numbers": numbers, "files": files}))
+        atomic_write(place / STAMP, dump_checksummed({"identity": identity, "numbers": numbers, "files": files}))
     making.write(numbers, [place / name for name in (*FILES, STAMP)])
     return 0
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def _trained_already(folder: Path, identity: str) -> dict[str, Any] | None:
     """Return the numbers of an intact codec trained earlier from the same settings and tiles, or None."""
     try:
-        stamp = unseal(plain(folder / STAMP).read_text())
+        stamp = load_checksummed(require_regular_file(folder / STAMP).read_text())
         whole = stamp["files"] == Manifest.entries(folder, [folder / name for name in FILES])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from dithc.config import datasets
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SUMMARY = (
     "Searches a STAC catalog for the scenes of a dataset (`source.search`), or reads given items (--items). Downloads "
@@ -29,20 +29,20 @@ def folder(args: argparse.Namespace) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Download missing items and files. Print the path of the lock file."""
-    from dithc.data.stac import fetch
+    from dithc.data.stac import fetch_scenes
 
     source = _source(args)
-    fetch(source, items=args.items)
+    fetch_scenes(source, items=args.items)
     print(folder(args) / "lock.json")
     return 0
 
 
-def _source(args: argparse.Namespace) -> datasets.Sentinel2Stac:
-    from dithc.config import load, named
+def _source(args: argparse.Namespace) -> datasets.Sentinel2StacSource:
+    from dithc.config import get_entry, load
 
-    source = named(load(args.config).datasets, args.dataset, key="datasets").source
-    if not isinstance(source, datasets.Sentinel2Stac):
-        raise problem(
+    source = get_entry(load(args.config).datasets, args.dataset, key="datasets").source
+    if not isinstance(source, datasets.Sentinel2StacSource):
+        raise user_error(
             f"datasets.{args.dataset} has no catalog to fetch from",
             got=f"kind {source.kind}",
             expected="a source of kind sentinel2-stac",

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SUMMARY = "Encodes views of tiles into fp16 shards of mean and log-variance; resumes shard by shard."
 EXAMPLE = (
@@ -27,19 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode missing shards, then write the manifest."""
-    from dithc.config import load, named
+    from dithc.config import get_entry, load
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
 
-    making = Making(load(args.config), "latents", args.dataset, args.out)
-    dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+    making = CommandRecord(load(args.config), "latents", args.dataset, args.out)
+    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
     name = dataset.codec
     settings = making.experiment.codecs[name]
     tiles_digest = making.read(args.tiles, "tiles").digest
     if args.codec is not None:
         making.read(args.codec, "codec")
     elif settings.kind == "kl-vae":
-        raise problem(
+        raise user_error(
             f"codec {name!r} of dataset {args.dataset!r} requires trained weights",
             got="no --codec",
             expected="--codec MANIFEST of `dithc codec`",

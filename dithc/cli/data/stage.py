@@ -3,17 +3,17 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Reads, checks and stacks every scene file of a dataset. Records a row for each file, accepted or rejected."
 EXAMPLE = (
     "dithc stage --config config/experiments/demo.yaml --dataset landscape --inputs "
     "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json"
 )
-log = logger("dithc.stage")
+log = get_logger("dithc.stage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stage the scenes. Earlier output stays unchanged until all succeed, and scenes read earlier are not reread."""
-    from dithc.config import load, named
-    from dithc.data import stage_scenes
+    from dithc.config import get_entry, load
+    from dithc.data import ingest_scenes
 
     if args.threads < 1:
-        raise problem("--threads", got=args.threads, expected="1 or more", fix="correct --threads, or remove it")
-    making = Making(load(args.config), "stage", args.dataset, args.out)
-    dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+        raise user_error("--threads", got=args.threads, expected="1 or more", fix="correct --threads, or remove it")
+    making = CommandRecord(load(args.config), "stage", args.dataset, args.out)
+    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
     making.check()
     if args.inputs is not None:
         for entry in making.read(args.inputs, "synthesize").files:
@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
     elif dataset.source.path is not None:
         source = Path(dataset.source.path)
     else:
-        raise problem(
+        raise user_error(
             f"the generated input of dataset {args.dataset!r} is missing",
             got="no --inputs",
             expected="the manifest that `dithc synthesize` wrote",
             fix="pass --inputs MANIFEST",
         )
-    numbers = stage_scenes(dataset, source, out=making.folder, threads=args.threads)
+    numbers = ingest_scenes(dataset, source, out=making.folder, threads=args.threads)
     making.write(numbers, making.files())
     log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} staged in {making.folder}")
     return 0

@@ -2,10 +2,10 @@
 
 import argparse
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
 from dithc.core.artifacts import outputs
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SUMMARY = (
     "Generates the inputs of a dataset with `source.synthetic`: small files with the structure of real data, "
@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate the inputs of a dataset; an earlier result is replaced."""
-    from dithc.config import datasets, load, named
+    from dithc.config import datasets, get_entry, load
     from dithc.data import synthesize
 
-    making = Making(load(args.config), "synthesize", args.dataset, args.out)
-    source = named(making.experiment.datasets, args.dataset, key="datasets").source
+    making = CommandRecord(load(args.config), "synthesize", args.dataset, args.out)
+    source = get_entry(making.experiment.datasets, args.dataset, key="datasets").source
     wanted = source.synthetic
     if wanted is None:
-        raise problem(
+        raise user_error(
             f"datasets.{args.dataset} cannot be generated",
             got=f"kind {source.kind}, path {source.path}",
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         scenes=wanted.scenes,
         size=wanted.size,
         classes=wanted.classes,
-        gsd=source.gsd_m if isinstance(source, datasets.Gaofen2) else 4.0,
+        gsd=source.gsd_m if isinstance(source, datasets.Gaofen2Source) else 4.0,
     )
     paths = outputs.files_of(files)
     making.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)

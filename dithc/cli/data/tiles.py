@@ -3,16 +3,16 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
 SUMMARY = "Cuts staged scenes into tiles of one size, splits them by location, and measures the train tiles."
 EXAMPLE = (
     "dithc tiles --config config/experiments/demo.yaml --dataset landscape --scenes "
     "results/demo/scenes/landscape/manifest.json --out results/demo/tiles/landscape/manifest.json"
 )
-log = logger("dithc.tiles")
+log = get_logger("dithc.tiles")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Cut the tiles. Earlier output stays unchanged until all succeed."""
-    from dithc.config import load, named
+    from dithc.config import get_entry, load
     from dithc.data import cut_tiles
 
-    making = Making(load(args.config), "tiles", args.dataset, args.out)
-    dataset = named(making.experiment.datasets, args.dataset, key="datasets")
+    making = CommandRecord(load(args.config), "tiles", args.dataset, args.out)
+    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
     making.check()
     making.read(args.scenes, "stage")
     numbers = cut_tiles(dataset, args.scenes.parent, out=making.folder, seed=making.experiment.seed)

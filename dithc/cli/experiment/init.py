@@ -5,13 +5,13 @@ import shutil
 from pathlib import Path
 
 from dithc.core.caches import project_folder
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Copies Snakefile, workflow, config and profiles into a folder. `dithc run` starts there."
 EXAMPLE = "dithc init my-project"
 CONTENTS = ("Snakefile", "workflow", "config", "profiles")
 LINK, LINKED_PROFILE = "cluster", "profiles/slurm"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     existing = [name for name in (*CONTENTS, LINK) if (folder / name).exists() or (folder / name).is_symlink()]
     if existing:
-        raise problem(
+        raise user_error(
             f"{folder} already contains a project",
             got=", ".join(existing),
             expected=f"a folder without {', '.join((*CONTENTS, LINK))}",

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Reproduces tables and figures of the paper: a cell, a document of its cells, or a page of all documents."
 EXAMPLE = (
@@ -13,7 +13,7 @@ EXAMPLE = (
     "--out results/demo/paper/cells/fig10/simulated-weak.json"
 )
 PAGE = "page"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
     from dithc.core.reproduction import TARGETS
 
     if args.target != PAGE and args.target not in TARGETS:
-        raise problem(
+        raise user_error(
             "dithc paper TARGET",
             got=args.target,
             expected=f"one of {', '.join(TARGETS)}, or page",
             fix="correct the name; the target `paper` of the workflow builds all",
         )
     if args.out is None and not args.plan:
-        raise problem("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")
+        raise user_error("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:
         from dithc.core.artifacts import outputs
 
@@ -52,20 +52,20 @@ def run(args: argparse.Namespace) -> int:
     if args.target == PAGE:
         return _page(args)
     if args.config is None:
-        raise problem("dithc paper --config", got="none", expected="a configuration file", fix="add --config FILE")
+        raise user_error("dithc paper --config", got="none", expected="a configuration file", fix="add --config FILE")
     from dithc.config import load
     from dithc.workflow import reproduction
 
     experiment = load(args.config)
-    node = reproduction.node_of(experiment, cores=args.cores, memory_gib=args.memory_gib)
-    jobs = reproduction.plan(experiment, node)
+    node = reproduction.resolve_node(experiment, cores=args.cores, memory_gib=args.memory_gib)
+    jobs = reproduction.plan_cells(experiment, node)
     if args.plan:
-        print(reproduction.told(jobs, args.target, node))
+        print(reproduction.format_cells(jobs, args.target, node))
         return 0
     if args.cell is not None:
         from dithc.cli.experiment.paper_cell import run_cell
 
-        return run_cell(reproduction.job_of(jobs, args.target, args.cell), args.out)
+        return run_cell(reproduction.find_cell(jobs, args.target, args.cell), args.out)
     return _document(args, experiment, jobs)
 
 
@@ -74,7 +74,7 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     from dithc.report import reproduction as drawing
     from dithc.workflow import reproduction
 
-    document = reproduction.compose(
+    document = reproduction.build_target(
         experiment,
         jobs,
         args.target,
@@ -86,7 +86,7 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
         versions=Manifest.code_here(),
     )
     drawing.write_csv(document, args.out.with_suffix(".csv"))
-    drawing.draw(document, args.out.with_suffix(""))
+    drawing.draw_target(document, args.out.with_suffix(""))
     outputs.write(args.out, document.to_json())
     for one in drawing.claims([document]):
         print(f"{'agrees' if one.holds else 'does not agree'} with the paper: {one.text}")
@@ -97,9 +97,9 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
 
 
 def _page(args: argparse.Namespace) -> int:
-    from dithc.core.reproduction import Document
+    from dithc.core.reproduction import TargetResult
     from dithc.report import reproduction as drawing
 
-    drawing.write_page([Document.read(path) for path in args.documents], args.out)
+    drawing.write_page([TargetResult.read(path) for path in args.documents], args.out)
     print(args.out)
     return 0

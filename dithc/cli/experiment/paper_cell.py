@@ -12,25 +12,25 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
 if TYPE_CHECKING:
     from dithc.workflow import reproduction
 
 UNFINISHED = 75  # exit statuses from here on: stopped, must be restarted
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def run_cell(job: "reproduction.Job", out: Path) -> int:
+def run_cell(job: "reproduction.CellJob", out: Path) -> int:
     """Run the cell's command and write the measured values, with predicted and actual seconds.
 
     A stopped cell keeps its measurements in a hidden folder next to `out`. The same command resumes from them.
     """
     from dithc.core.artifacts import outputs
-    from dithc.core.integrity import seal
+    from dithc.core.integrity import dump_checksummed
 
     if job.skipped:
-        raise problem(
+        raise user_error(
             f"the cell {job.name} of {job.target}",
             got=job.skipped,
             expected="a cell that runs here",
@@ -68,7 +68,7 @@ def run_cell(job: "reproduction.Job", out: Path) -> int:
             "reason": reason,
             "result": result,
         }
-        outputs.write(out, seal(content, allow_nan=True))
+        outputs.write(out, dump_checksummed(content, allow_nan=True))
         for path in work.iterdir():
             path.unlink()
         work.rmdir()
@@ -78,7 +78,7 @@ def run_cell(job: "reproduction.Job", out: Path) -> int:
 @contextmanager
 def _errors_of(verb: str) -> Iterator[list[str]]:
     """Yield a list that receives the title and the `got` line of each user error, or the first line of another error."""
-    said, its = list[str](), logger(f"dithc.{verb}")
+    said, its = list[str](), get_logger(f"dithc.{verb}")
 
     def keep(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
@@ -94,7 +94,7 @@ def _errors_of(verb: str) -> Iterator[list[str]]:
         its.removeFilter(keep)
 
 
-def _run(job: "reproduction.Job", file: Path, *, tuning: Path) -> int:
+def _run(job: "reproduction.CellJob", file: Path, *, tuning: Path) -> int:
     from dithc.cli import main
     from dithc.workflow import reproduction
 
@@ -108,17 +108,17 @@ def _run(job: "reproduction.Job", file: Path, *, tuning: Path) -> int:
 
 def _result(file: Path) -> tuple[Any, str]:
     """Return the content of a command's result file, or None and the error."""
-    from dithc.core.integrity import content_of
+    from dithc.core.integrity import load_document
 
     if not file.exists():
         return None, ""
     try:
-        return content_of(file.read_text(encoding="utf-8")), ""
+        return load_document(file.read_text(encoding="utf-8")), ""
     except ValueError as error:
         return None, str(error)
 
 
-def _environment(job: "reproduction.Job") -> dict[str, Any]:
+def _environment(job: "reproduction.CellJob") -> dict[str, Any]:
     """Return the environment of a measurement as JSON values; empty for a simulation, which does not depend on it."""
     if not job.measures:
         return {}
@@ -127,7 +127,7 @@ def _environment(job: "reproduction.Job") -> dict[str, Any]:
     return dict(json.loads(json.dumps(record.environment(), default=str)))
 
 
-def _is_made(job: "reproduction.Job", out: Path, environment: dict[str, Any]) -> bool:
+def _is_made(job: "reproduction.CellJob", out: Path, environment: dict[str, Any]) -> bool:
     """Test whether another process has written this cell in the same environment."""
     from dithc.core.artifacts import difference
 

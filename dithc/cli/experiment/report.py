@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
 SUMMARY = "Writes the report of an experiment: one self-contained HTML file, its numbers as JSON, its figures."
 EXAMPLE = (
@@ -12,7 +12,7 @@ EXAMPLE = (
 )
 BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem", "sampling")}}
 """Kinds of measurement by option."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page. Print the scores of each dataset."""
     from dithc.config import load
-    from dithc.engine.hardware import discover
+    from dithc.engine.hardware import discover_machine
     from dithc.report import write_report
 
     facts = write_report(
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         out=args.out,
         benches={kind: getattr(args, option) for option, kind in BENCHES.items()},
         scaling=args.scaling,
-        machine=discover().describe().splitlines(),
+        machine=discover_machine().describe().splitlines(),
         config=args.config,
     )
     for dataset in facts.datasets:

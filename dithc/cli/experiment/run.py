@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dithc.cli.experiment.screen import Screen
-    from dithc.engine.scheduler import Job
-    from dithc.workflow import Closing, Engine, Progress, Status
+    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.engine.scheduler import SchedulerJob
+    from dithc.workflow import ExperimentMonitor, ExperimentStatus, RunSummary, SnakemakeProcess
 
 SUMMARY = "Runs an experiment by Snakemake and shows its stages. Snakemake's output goes to a file next to their logs."
 EXAMPLE = "dithc run --profile profiles/local --configfile config/experiments/demo.yaml"
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment. Return Snakemake's exit status."""
-    from dithc.cli.experiment.screen import Screen
-    from dithc.workflow import Engine
+    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.workflow import SnakemakeProcess
 
     _check_folders()
     more = args.words[1:] if args.words[:1] == ["--"] else args.words
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     words = [*more, *(["--profile", args.profile] if args.profile else [])]
     words += ["--configfile", *map(str, args.configfile)] if args.configfile else []
     log = folder / "logs" / f"snakemake-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
-    screen = Screen(goes_on=True)
-    with Engine(words, log=log) as engine:
+    screen = LiveDisplay(goes_on=True)
+    with SnakemakeProcess(words, log=log) as engine:
         if args.verbose or any(NO_RUN.fullmatch(word) for word in more):
             return _pass_through(engine, screen, report=folder / "report.html" if args.verbose else None)
         return _Follower(engine, folder, screen).follow()
@@ -53,27 +53,27 @@ def run(args: argparse.Namespace) -> int:
 def _check_folders() -> None:
     """Raise UserError if a folder in which Snakemake stores its records is not writable."""
     from dithc.core.caches import cache_home, is_writable
-    from dithc.core.logging import problem
+    from dithc.core.logging import user_error
 
     if not is_writable(Path.cwd()):
         fix = "start in a writable folder that has Snakefile, workflow, config and profiles (links or copies)"
-        raise problem("working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder", fix=fix)
+        raise user_error("working folder", got=f"{Path.cwd()} is not writable", expected="a writable folder", fix=fix)
     if cache_home() is None:
         fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
-        raise problem("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
+        raise user_error("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
 
 
 def _results(files: list[Path], words: list[str]) -> Path:
     """Return the experiment's output folder, given its files and `name=` or `results=` among the arguments."""
-    from dithc.config import experiment_of, load
+    from dithc.config import load, load_experiment
 
-    experiment = experiment_of(files)
+    experiment = load_experiment(files)
     if said := dict(word.split("=", 1) for word in words if word.startswith(("name=", "results="))):
         experiment = load({**experiment.model_dump(mode="json"), **said})
     return Path(experiment.results, experiment.name)
 
 
-def _pass_through(engine: "Engine", screen: "Screen", *, report: Path | None) -> int:
+def _pass_through(engine: "SnakemakeProcess", screen: "LiveDisplay", *, report: Path | None) -> int:
     while True:
         status = engine.status
         lines = [*_taken(engine.notices), *engine.new_lines()]
@@ -93,20 +93,20 @@ def _taken(notices: list[str]) -> list[str]:
 class _Follower:
     """Display of stages as they start, end and fail, then of the report or the reason for its absence."""
 
-    def __init__(self, engine: "Engine", folder: Path, screen: "Screen") -> None:
-        from dithc.workflow import Narrator, Words
+    def __init__(self, engine: "SnakemakeProcess", folder: Path, screen: "LiveDisplay") -> None:
+        from dithc.workflow import EventReporter, OutputFilter
 
         self.engine, self.folder, self.screen = engine, folder, screen
-        self.words, self.narrator = Words(width=screen.width), Narrator(beats=not screen.is_terminal)
-        self.progress: Progress | None = None
-        self.status: Status | None = None
-        self.jobs: list[Job] = []
+        self.words, self.narrator = OutputFilter(width=screen.width), EventReporter(beats=not screen.is_terminal)
+        self.progress: ExperimentMonitor | None = None
+        self.status: ExperimentStatus | None = None
+        self.jobs: list[SchedulerJob] = []
         self.begun = time.time()
         self.driver_began = self.looked = self.asked = 0.0
 
     def follow(self) -> int:
         """Follow the run until it ends. Return Snakemake's status."""
-        from dithc.workflow import lines_of
+        from dithc.workflow import format_status
 
         self.screen.say(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
         while True:
@@ -121,20 +121,20 @@ class _Follower:
                 return code
             if self.screen.is_terminal and self.status is not None and (is_due or lines):
                 size = {"width": self.screen.width or 80, "height": (self.screen.height or 24) // 2}
-                self.screen.show(lines_of(self.status, **size, colour=True, only_active=True))
+                self.screen.show(format_status(self.status, **size, colour=True, only_active=True))
             time.sleep(READ_SECONDS)
 
     def _look(self, *, has_ended: bool) -> list[str]:
         """Return the events since the last poll; empty until Snakemake works on the experiment."""
         from dithc.core.logging import UserError
-        from dithc.workflow import Progress
+        from dithc.workflow import ExperimentMonitor
 
         self.looked = time.time()
         if self.progress is None:
             if not (self.folder / "config.json").exists() or not (self.folder / "lease.json").exists():
                 return []
             try:
-                progress = Progress(self.folder)
+                progress = ExperimentMonitor(self.folder)
             except UserError:  # status of an older run; the driver of this run replaces it
                 return []
             driver = progress.driver
@@ -177,9 +177,9 @@ class _Follower:
             return told
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]
 
-    def _closing(self) -> "Closing | None":
-        from dithc.workflow import Closing
+    def _closing(self) -> "RunSummary | None":
+        from dithc.workflow import RunSummary
 
         if self.status is None or self.progress is None:
             return None
-        return Closing(self.progress, self.status, width=self.screen.width)
+        return RunSummary(self.progress, self.status, width=self.screen.width)

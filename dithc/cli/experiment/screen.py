@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dithc.core.logging import escaping
 
 
-class Screen:
+class LiveDisplay:
     """Standard output. On a terminal, `show` replaces the lines that it drew before; otherwise only `say` is useful.
 
     Args:

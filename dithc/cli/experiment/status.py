@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dithc.workflow import Progress, Status
+    from dithc.workflow import ExperimentMonitor, ExperimentStatus
 
 SUMMARY = (
     "Shows finished, running and queued stages of experiments, and loss, images/s and remaining time of training runs. "
@@ -28,20 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the status. Return 1 if a stage has failed."""
-    from dithc.cli.experiment.screen import Screen
-    from dithc.core.logging import problem
-    from dithc.workflow import Progress
+    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.core.logging import user_error
+    from dithc.workflow import ExperimentMonitor
 
     folders = args.folders or sorted(path.parent for path in Path("results").glob("*/config.json"))
     if not folders:
-        raise problem(
+        raise user_error(
             "no experiment found",
             got="no folder results/NAME with a config.json here",
             expected="a started experiment, and the working folder in which it was started",
             fix="pass the folder: dithc status path/to/results/NAME",
         )
-    looks = [Progress(folder) for folder in folders]
-    screen = Screen()
+    looks = [ExperimentMonitor(folder) for folder in folders]
+    screen = LiveDisplay()
     if args.watch is None:
         found = [look.look() for look in looks]
         screen.say(*_lines(found, screen, is_whole=True))
@@ -51,9 +51,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(status.count("failed") for status in found) else 0
 
 
-def _watch(looks: "list[Progress]", screen: Any, *, seconds: float, json_path: Path | None) -> "list[Status]":
+def _watch(
+    looks: "list[ExperimentMonitor]", screen: Any, *, seconds: float, json_path: Path | None
+) -> "list[ExperimentStatus]":
     """Poll until every report exists or the user interrupts."""
-    found: list[Status] = []
+    found: list[ExperimentStatus] = []
     told: set[str] = set()
     try:
         while True:
@@ -73,21 +75,21 @@ def _watch(looks: "list[Progress]", screen: Any, *, seconds: float, json_path: P
         return found
 
 
-def _lines(found: "list[Status]", screen: Any, *, is_whole: bool = False) -> list[str]:
+def _lines(found: "list[ExperimentStatus]", screen: Any, *, is_whole: bool = False) -> list[str]:
     """Return the lines of all experiments, separated by empty lines, with details of failures if there is space."""
-    from dithc.workflow import lines_of
+    from dithc.workflow import format_status
 
     height = None if is_whole or screen.height is None else max(3, screen.height // len(found) - 1)
     lines: list[str] = []
     for status in found:
         lines += [""] if lines else []
-        lines += lines_of(status, width=screen.width, height=height, colour=screen.is_terminal)
+        lines += format_status(status, width=screen.width, height=height, colour=screen.is_terminal)
         if is_whole:
             lines += status.failures()
     return lines
 
 
-def _write(path: Path | None, found: "list[Status]") -> None:
+def _write(path: Path | None, found: "list[ExperimentStatus]") -> None:
     from dithc.core.artifacts import outputs
 
     if path is not None:

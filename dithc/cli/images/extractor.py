@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.making import folder as folder
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SUMMARY = (
     "Trains a small classifier on a dataset's tiles. Its features replace Inception's, but the scores are not "
@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train on the train tiles as displayed, with the classes of their scenes."""
-    from dithc.config import codecs, load, named
+    from dithc.config import codecs, get_entry, load
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
-    making = Making(load(args.config), "extractor", args.extractor, args.out)
-    settings = named(making.experiment.extractors, args.extractor, key="extractors")
-    if settings.kind != "classifier" or not isinstance(settings, codecs.Extractor):
-        raise problem(
+    making = CommandRecord(load(args.config), "extractor", args.extractor, args.out)
+    settings = get_entry(making.experiment.extractors, args.extractor, key="extractors")
+    if settings.kind != "classifier" or not isinstance(settings, codecs.ExtractorConfig):
+        raise user_error(
             f"extractor {args.extractor!r} is not trained by dithc",
             got=f"kind {settings.kind}",
             expected="kind classifier",

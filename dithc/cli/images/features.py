@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.core.artifacts import Manifest, digest, summaries
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 if TYPE_CHECKING:
-    from dithc.config import Experiment
+    from dithc.config import ExperimentConfig
     from dithc.engine.comm import Group
     from dithc.evaluate import Extractor
 
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group") -> None:
+def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "Group") -> None:
     from dithc.cli.images.image_sets import open_source
-    from dithc.evaluate import extract, measure
+    from dithc.evaluate import extract_features, measure_pixels
 
-    making = Making(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
+    making = CommandRecord(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
     making.check()
     source = open_source(args, experiment)
     of = source.needed.without_gaps() if args.pixels else None
@@ -72,12 +72,12 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     folder = making.folder
     if group.rank == 0:
         making.claim()
-    numbers = extract(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
+    numbers = extract_features(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
     for triplet in args.triplet:
-        extract(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
+        extract_features(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
     if of is not None:
         set_hash = numbers["set_hash"] if source.needed.whole is None else digest([numbers["set_hash"], "whole"])
-        measure(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
+        measure_pixels(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
     if group.rank == 0:
         files = _files(making, numbers, args)
         making.output.prune(files)
@@ -85,7 +85,7 @@ def _extract(args: argparse.Namespace, experiment: "Experiment", group: "Group")
     group.barrier()
 
 
-def _files(making: Making, numbers: "summaries.Features", args: argparse.Namespace) -> list[Path]:
+def _files(making: CommandRecord, numbers: "summaries.FeaturesSummary", args: argparse.Namespace) -> list[Path]:
     """Return the files of all sets that this execution wrote or verified."""
     shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
     names = [*shards, "stats.npz", "features.json", "images.json"]
@@ -95,19 +95,19 @@ def _files(making: Making, numbers: "summaries.Features", args: argparse.Namespa
     return [making.folder / name for name in names]
 
 
-def open_extractor(experiment: "Experiment", name: str, trained: Path | None) -> "Extractor":
+def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | None) -> "Extractor":
     """Load an extractor of the configuration; `trained` is the manifest of an extractor that the workflow trains."""
-    from dithc.config import codecs, named
+    from dithc.config import codecs, get_entry
     from dithc.evaluate import load_extractor
 
-    settings = named(experiment.extractors, name, key="extractors")
-    if isinstance(settings, codecs.InstalledExtractor):
+    settings = get_entry(experiment.extractors, name, key="extractors")
+    if isinstance(settings, codecs.PluginExtractor):
         return load_extractor(settings)
     if settings.kind != "classifier":
         assert settings.path is not None
         return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust)
     if trained is None:
-        raise problem(
+        raise user_error(
             f"extractor {name!r} is trained by the workflow",
             got="no --trained",
             expected="the manifest that `dithc extractor` wrote",

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.making import Making, add_of, add_out
+from dithc.cli.making import CommandRecord, add_of, add_out
 from dithc.core.artifacts import Manifest, atomic_write, outputs, summaries
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,16 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the features, print the score with its conditions, and write the manifest."""
-    from dithc.config import load, named
+    from dithc.config import get_entry, load
     from dithc.data import Tiles
-    from dithc.evaluate import compare
+    from dithc.evaluate import compare_features
 
-    making = Making(load(args.config), "fid", args.evaluation, args.out)
+    making = CommandRecord(load(args.config), "fid", args.evaluation, args.out)
     making.check()
-    evaluation = named(making.experiment.evaluations, args.evaluation, key="evaluations")
+    evaluation = get_entry(making.experiment.evaluations, args.evaluation, key="evaluations")
     real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # their inputs name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
-    numbers = compare(
+    numbers = compare_features(
         args.real.parent,
         args.generated.parent,
         seed=making.experiment.seed,
@@ -72,14 +72,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _is_train(evaluation: "training.Evaluation", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
+def _is_train(evaluation: "training.EvaluationConfig", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
     """Return a mask of real tiles used for training; None if copies of them are not searched."""
     import numpy as np
 
     from dithc.data import Tiles
 
     if Manifest.read(path, stage="tiles").digest not in real.inputs.values():
-        raise problem(
+        raise user_error(
             f"tiles {path} are not the tiles of the real features",
             got="tiles that are not in the manifest of the features",
             expected=f"one of {', '.join(real.inputs)}",

@@ -12,21 +12,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import Manifest, digest
-from dithc.core.logging import UserError, logger, problem
-from dithc.data import Rows, Stretch, Tiles, products
-from dithc.data.export import Generated
+from dithc.core.logging import UserError, get_logger, user_error
+from dithc.data import BandScaling, Rows, Tiles, products
+from dithc.data.export import GeneratedImages
 from dithc.evaluate import ImageSet
 
 Array = NDArray[Any]
 Split = Literal["train", "val", "test", "all"]
 NOT_COUNTED = (0, 0)
-log = logger("dithc.features")
+log = get_logger("dithc.features")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class PhysicalImages:
     """Images in the units of their dataset.
 
     `physical` and `stored` map image numbers to physical values and to integers of the dataset (n, C, H, W). `whole` are
@@ -34,19 +34,19 @@ class Pixels:
     """
 
     bands: products.Bands
-    stretch: Stretch
+    stretch: BandScaling
     physical: Callable[[Rows], Array]
     stored: Callable[[Rows], Array]
     labels: Array
     whole: Rows | None = None
 
-    def without_gaps(self) -> "Pixels":
+    def without_gaps(self) -> "PhysicalImages":
         """Return the images without missing pixels, whose stored values are no measurements; UserError without any."""
         if self.whole is None:
             return self
         whole = self.whole
         if not len(whole):
-            raise problem(
+            raise user_error(
                 "bands, indices and spectra cannot be measured",
                 got=f"{len(self.labels)} tiles, each with pixels without data",
                 expected="tiles without missing pixels",
@@ -63,13 +63,13 @@ class Pixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ImageSource:
     """Set of images of a manifest: as displayed, and their pixels, or the reason for the absence of pixels in `why`."""
 
     path: Path
     manifest: Manifest
     displayed: ImageSet
-    pixels: Pixels | None
+    pixels: PhysicalImages | None
     why: str = ""
 
     def shown(self, triplet: str | None = None) -> ImageSet:
@@ -78,7 +78,7 @@ class Source:
             return self.displayed
         of, names = self.needed, triplet.split("+")
         if len(names) != 3 or not set(names) <= set(of.bands.names):
-            raise problem(
+            raise user_error(
                 "--triplet",
                 got=triplet,
                 expected=f"three of {', '.join(of.bands.names)}, with + between them",
@@ -97,10 +97,10 @@ class Source:
         return replace(self.displayed, set_hash=set_hash, stretch=stretch, read=read)
 
     @property
-    def needed(self) -> Pixels:
+    def needed(self) -> PhysicalImages:
         """Physical values of the images; UserError if they are not available."""
         if self.pixels is None:
-            raise problem(
+            raise user_error(
                 f"bands of {self.path} cannot be measured",
                 got=self.why,
                 expected="generated images, and the tiles listed in their manifest",
@@ -109,14 +109,14 @@ class Source:
         return self.pixels
 
 
-def open_source(args: argparse.Namespace, experiment: Experiment) -> Source:
+def open_source(args: argparse.Namespace, experiment: ExperimentConfig) -> ImageSource:
     """Open the requested images; UserError if they do not exist, or there are fewer than requested."""
     if args.tiles:
         return _of_tiles(args.tiles, Manifest.read(args.tiles, stage="tiles"), args, experiment)
     return _of_samples(args.samples, Manifest.read(args.samples, stage="sample"), experiment)
 
 
-def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: Experiment) -> Source:
+def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: ExperimentConfig) -> ImageSource:
     tiles = Tiles(path.parent)
     rows = _chosen(tiles, args.split, args.images, seed=experiment.seed)
     shown = [tiles.info["bands"].index(band) for band in tiles.info["display"]["bands"]]
@@ -127,7 +127,7 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
 
     stretch, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
     ids, is_whole = accepted["tile_id"], np.array(accepted["valid_frac"])[rows] == 1.0
-    pixels = Pixels(
+    pixels = PhysicalImages(
         bands=_with_wavelengths(products.Bands.of(tiles.info), experiment, manifest.name),
         stretch=tiles.stretch,
         physical=lambda numbers: tiles.stretch.physical(tiles.stored(rows[numbers])),
@@ -143,7 +143,7 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
         ids=[ids[row] for row in rows],
         not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
     )
-    return Source(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
+    return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
 
 
 def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
@@ -152,7 +152,7 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
     if images == "all":
         return rows
     if not images.isdigit() or not 2 <= int(images) <= len(rows):
-        raise problem(
+        raise user_error(
             "number of real images",
             got=f"--images {images} of {len(rows)} tiles",
             expected=f"`all`, or 2 to {len(rows)}",
@@ -161,13 +161,13 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
     return tiles.drawn(split, int(images), seed=seed)
 
 
-def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Source:
+def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) -> ImageSource:
     names = [entry["path"] for entry in manifest.files if Path(entry["path"]).name.startswith("rgb-")]
     arrays = [products.open_npy(path.parent / name) for name in names]
     starts = np.cumsum([0, *map(len, arrays)])
     total, stretch = int(manifest.numbers["images"]), manifest.numbers["stretch"]
     if starts[-1] != total:
-        raise problem(
+        raise user_error(
             f"images of {path} are missing",
             got=f"{starts[-1]} images",
             expected=f"{total} images",
@@ -193,20 +193,22 @@ def _of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> Sourc
         ids=[{"seed": manifest.numbers.get("seed"), "image": number} for number in range(total)],
         not_learnt=np.arange(total),
     )
-    return Source(path=path, manifest=manifest, displayed=displayed, pixels=pixels, why=why)
+    return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels, why=why)
 
 
-def _pixels_of_samples(path: Path, manifest: Manifest, experiment: Experiment) -> tuple[Pixels | None, str]:
+def _pixels_of_samples(
+    path: Path, manifest: Manifest, experiment: ExperimentConfig
+) -> tuple[PhysicalImages | None, str]:
     """Return the physical values of generated images, or None and the reason, which is logged."""
     try:
-        made = Generated(path)
+        made = GeneratedImages(path)
     except UserError as error:
         log.warning(f"not counting clipped pixels of {path}: {error}")
         return None, str(error)
     name = manifest.name
     known = experiment.evaluations.get(name)
     dataset = experiment.runs[known.run].dataset if known is not None else ""
-    return Pixels(
+    return PhysicalImages(
         bands=_with_wavelengths(made.bands, experiment, dataset),
         stretch=made.stretch,
         physical=made.physical,
@@ -215,7 +217,7 @@ def _pixels_of_samples(path: Path, manifest: Manifest, experiment: Experiment) -
     ), ""
 
 
-def _with_wavelengths(bands: products.Bands, experiment: Experiment, dataset: str) -> products.Bands:
+def _with_wavelengths(bands: products.Bands, experiment: ExperimentConfig, dataset: str) -> products.Bands:
     """Return bands with the wavelengths of the configuration, if it has them."""
     settings = experiment.datasets.get(dataset)
     given = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from dithc.cli.making import add_of, add_out
 from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
 from dithc.config import stage_spec
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 if TYPE_CHECKING:
-    from dithc.config import Experiment
-    from dithc.sample import Job
+    from dithc.config import ExperimentConfig
+    from dithc.sample import SamplingJob
 
 SUMMARY = (
     "Generates the images of an evaluation from a run's checkpoint. A rerun generates the missing images. Exit status: "
@@ -82,7 +82,7 @@ def _layout(text: str) -> tuple[int, int]:
     """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node; UserError for another form."""
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
-        raise problem(
+        raise user_error(
             "--degrees",
             got=repr(text),
             expected=f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each",
@@ -100,12 +100,12 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it")
 
 
-def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
+def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "SamplingJob":
     """Build the sampling job of an evaluation; UserError if a required input is missing, or an input is unused."""
-    from dithc.config import named
-    from dithc.sample import Job
+    from dithc.config import get_entry
+    from dithc.sample import SamplingJob
 
-    evaluation = named(experiment.evaluations, args.evaluation, key="evaluations")
+    evaluation = get_entry(experiment.evaluations, args.evaluation, key="evaluations")
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
     has_network = evaluation.at != "codec"
@@ -117,8 +117,8 @@ def job_of(experiment: "Experiment", args: argparse.Namespace) -> "Job":
         if (given is not None) != is_needed:
             of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.at}"
             expected, fix = ("a manifest", f"pass {option}") if is_needed else (f"no {option}", f"remove {option}")
-            raise problem(option, got=given, expected=f"{expected} ({of})", fix=fix)
-    return Job(
+            raise user_error(option, got=given, expected=f"{expected} ({of})", fix=fix)
+    return SamplingJob(
         name=args.evaluation,
         evaluation=evaluation,
         spec=stage_spec(experiment, "sample", args.evaluation),

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from dithc.cli.images.sample import add_inputs, job_of
 from dithc.cli.ranks import ranks
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dithc.config import Experiment
+    from dithc.config import ExperimentConfig
 
 SUMMARY = (
     "Searches the timesteps with which an evaluation's dpm-solver, unipc, euler or heun sampler, in at most 20 steps, "
@@ -29,7 +29,7 @@ EXAMPLE = (
 FEWEST, MOST = 1, 10_000
 LATENTS, IMAGES, LEAST_IMAGES, MOST_REAL = 16, 256, 16, 1000
 BATCH = 64
-log = logger("dithc.search-sampler")
+log = get_logger("dithc.search-sampler")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,22 +48,22 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the result, and print the setting."""
     from dithc.config import load
     from dithc.core.artifacts import outputs
-    from dithc.core.integrity import seal
-    from dithc.sample import search, search_scaling
+    from dithc.core.integrity import dump_checksummed
+    from dithc.sample import search_epsilon_scaling, search_timesteps
 
     fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
     count = usual if args.count is None else args.count
     if not fewest <= count <= MOST:
-        raise problem("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --count {usual}")
+        raise user_error("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --count {usual}")
     experiment = load(args.config)
     job = job_of(experiment, args)
     with ranks(experiment, expected=1):
         if args.epsilon_scaling:
-            found = search_scaling(job, score=_kid_from_training(experiment, args), images=count)
+            found = search_epsilon_scaling(job, score=_kid_from_training(experiment, args), images=count)
         else:
-            found = search(job, latents=count, reference_steps=args.reference_steps)
+            found = search_timesteps(job, latents=count, reference_steps=args.reference_steps)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    outputs.write(args.out, seal(found))
+    outputs.write(args.out, dump_checksummed(found))
     unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
     log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} after the search; {args.out}")
     setting = "epsilon_scaling" if args.epsilon_scaling else "times"
@@ -71,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "Callable[[NDArray[np.uint8]], float]":
+def _kid_from_training(
+    experiment: "ExperimentConfig", args: argparse.Namespace
+) -> "Callable[[NDArray[np.uint8]], float]":
     """Return a function for the KID of uint8 images (N, 3, H, W) from up to 1,000 train tiles."""
     import numpy as np
 
@@ -87,7 +89,7 @@ def _kid_from_training(experiment: "Experiment", args: argparse.Namespace) -> "C
     tiles = Tiles(args.tiles.parent)
     rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
     if len(rows) < LEAST_IMAGES:
-        raise problem(
+        raise user_error(
             "train tiles to compare with",
             got=f"{len(rows)} in the split train",
             expected=f"{LEAST_IMAGES} or more",

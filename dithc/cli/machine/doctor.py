@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dithc.engine.doctor import Finding
+    from dithc.engine.doctor import CheckResult
 
 SUMMARY = "Check the machine and the installation. Exit status 1 if a problem prevents work."
 EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
     import os
 
     from dithc.core.artifacts import outputs
-    from dithc.core.logging import setup
-    from dithc.engine.doctor import check_profile, collect, probe_node
-    from dithc.engine.hardware import description, discover
+    from dithc.core.logging import setup_logging
+    from dithc.engine.doctor import check_profile, probe_node, run_checks
+    from dithc.engine.hardware import description, discover_machine
 
     if args.describe:
-        outputs.write(args.describe, description.to_yaml(discover(described=False)))
+        outputs.write(args.describe, description.to_yaml(discover_machine(described=False)))
         print(f"this machine: {args.describe}")
         return 0
     if args.probe_node:
@@ -55,19 +55,19 @@ def run(args: argparse.Namespace) -> int:
 
         return _print(check_profile(args.profile, slurm_site.probe_site()), args)
     if "DITHC_LOG" not in os.environ:
-        setup(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
-    return _print(collect(args.folder), args)
+        setup_logging(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
+    return _print(run_checks(args.folder), args)
 
 
 def _write(args: argparse.Namespace) -> int:
     """Write a profile and print the choices."""
-    from dithc.core.logging import problem
+    from dithc.core.logging import user_error
     from dithc.engine.doctor import write_profile
     from dithc.engine.scheduler import slurm_site
 
     here = slurm_site.probe_site()
     if here is None:
-        raise problem(
+        raise user_error(
             "dithc doctor --write-profile",
             got="no working Slurm commands (sbatch, scontrol)",
             expected="the login node of a Slurm cluster",
@@ -82,7 +82,7 @@ def _write(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
+def _print(findings: "list[CheckResult]", args: argparse.Namespace) -> int:
     """Print the verdict, then the findings, worst first."""
     import json
     import sys
@@ -90,9 +90,9 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
 
     from dithc.core.artifacts import outputs
     from dithc.core.logging import escaping
-    from dithc.engine.doctor import worst
+    from dithc.engine.doctor import worst_level
 
-    verdict = worst(findings)
+    verdict = worst_level(findings)
     print(_verdict(findings))
     for finding in sorted(findings, key=lambda one: ("bad", "warn", "ok").index(one.level)):
         mark = f"{finding.level:<5}"
@@ -108,7 +108,7 @@ def _print(findings: "list[Finding]", args: argparse.Namespace) -> int:
     return 1 if verdict == "bad" else 0
 
 
-def _verdict(findings: "list[Finding]") -> str:
+def _verdict(findings: "list[CheckResult]") -> str:
     """Return one line with the verdict and the topics of all problems."""
     bad, warned, well = ([one.topic for one in findings if one.level == level] for level in ("bad", "warn", "ok"))
     count = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}" if warned else "no warnings"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 if TYPE_CHECKING:
     from dithc.bench.simulate import sampling
@@ -91,12 +91,12 @@ def run(args: argparse.Namespace) -> int:
     _check_ranges(args)
     step = _step(args.step)
     description.read(args.machine)  # raises an error before the slow imports
-    from dithc.bench.simulate import Settings, sampling, table
-    from dithc.bench.simulate import run as simulate
+    from dithc.bench.simulate import SimulationSettings, format_curves, sampling
+    from dithc.bench.simulate import run_simulation as simulate
     from dithc.core.artifacts import outputs
-    from dithc.core.integrity import seal
+    from dithc.core.integrity import dump_checksummed
 
-    settings = Settings(
+    settings = SimulationSettings(
         machine=args.machine,
         models=tuple(args.models.split(",")),
         nodes=args.nodes,
@@ -122,9 +122,9 @@ def run(args: argparse.Namespace) -> int:
         print(sampling.table(result))
     else:
         result = simulate(settings)
-        print(table(result))
+        print(format_curves(result))
     if args.json:
-        outputs.write(args.json, seal(result, allow_nan=True))
+        outputs.write(args.json, dump_checksummed(result, allow_nan=True))
     tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
 
@@ -152,7 +152,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
         values = given if isinstance(given, tuple) else () if given is None else (given,)
         if not all(map(is_right, values)):
             got = ", ".join(map(str, values))
-            raise problem(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")
+            raise user_error(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def _step(text: str | None) -> float | Path | None:
     except ValueError:
         step = Path(text)
     if not (step.is_file() if isinstance(step, Path) else 0 < step < float("inf")):
-        raise problem(
+        raise user_error(
             "simulate --step",
             got=text,
             expected="seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`",

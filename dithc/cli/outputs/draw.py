@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, user_error
 from dithc.data import write_png
-from dithc.data.export import input_of
+from dithc.data.export import find_input
 from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
 
 IMAGES = 64  # maximum number of images in a grid
 GAP = 2  # pixels between them
 MAX_SIDE = 2048  # pixels; larger grids are subsampled without averaging, because they are previews
 VISIBLE = (("B04", "B03", "B02"), ("R", "G", "B"))
-log = logger(__name__)
+log = get_logger(__name__)
 ARRAYS = ("rgb-00000.npy", "shard-00000.npy", "stack-00000.npy")
 
 
@@ -45,7 +45,7 @@ def draw(path: Path, target: Path) -> None:
         with outputs.replacing(target) as temporary:
             write_png(temporary, _grid(_load(array), bands=_bands(folder)))
     else:
-        raise problem(
+        raise user_error(
             f"{path} has no image",
             got="numbers only",
             expected="images (scenes, tiles, latents, samples, .npy), a run's metrics, a report's JSON, or a memory "
@@ -57,7 +57,7 @@ def draw(path: Path, target: Path) -> None:
 def _tiles(path: Path) -> bytes:
     """Draw a dataset given its manifest. Without its scenes, omit rejected tiles and masks."""
     manifest = Manifest.read(path, stage="tiles")
-    scenes = input_of(path, manifest, stage="stage")
+    scenes = find_input(path, manifest, stage="stage")
     if scenes is None:
         log.warning(f"the scenes of {path} are missing: omitting rejected tiles and masks")
     return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)
@@ -67,7 +67,7 @@ def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object at `path`, or an empty one."""
     if path.suffix != ".json" or not path.is_file():
         return {}
-    content = parse(plain(path).read_text())
+    content = parse_json(require_regular_file(path).read_text())
     return content if isinstance(content, dict) else {}
 
 
@@ -111,7 +111,9 @@ def _load(path: Path) -> NDArray[Any]:
     elif array.ndim == 2:
         array = array[None, None]
     if array.ndim != 4 or not array.size:
-        raise problem(f"{path} has no image", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="remove --png")
+        raise user_error(
+            f"{path} has no image", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="remove --png"
+        )
     return np.asarray(array[:IMAGES])  # (N, C, H, W)
 
 

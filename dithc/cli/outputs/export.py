@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 SUMMARY = (
     "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), generated images "
@@ -55,7 +55,7 @@ def folder(args: argparse.Namespace) -> Path:
 def run(args: argparse.Namespace) -> int:
     """Export weights, images or provenance."""
     if (args.out is None) != (args.ro_crate is not None):
-        raise problem(
+        raise user_error(
             "--out is missing" if args.out is None else "--out is not for --ro-crate",
             got=f"--out {args.out}",
             expected="--out for weights and images; none for --ro-crate, which writes into RESULTS",
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     unused = "--select" if of_weights and args.select else "--weights" if not of_weights and args.weights else None
     if layout not in formats or unused:
         what = "weights of a checkpoint" if of_weights else "images"
-        raise problem(
+        raise user_error(
             f"{unused or f'--format {layout}'} is not for {what}",
             got=unused or layout,
             expected=f"of {what}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
@@ -85,11 +85,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _images(args: argparse.Namespace, layout: Any) -> int:
-    from dithc.data.export import write
+    from dithc.data.export import export_images
 
     str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
-    numbers = write(args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":")
+    numbers = export_images(
+        args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":"
+    )
     print(f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} clipped")
     return 0
 

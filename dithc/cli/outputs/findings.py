@@ -7,9 +7,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.core.artifacts import Manifest, Store, outputs
-from dithc.core.integrity import content_of, has_seal, unseal, unseal_lines
-from dithc.core.logging import problem, progress
+from dithc.core.artifacts import CheckpointStore, Manifest, outputs
+from dithc.core.integrity import has_checksum, load_checksummed, load_checksummed_lines, load_document
+from dithc.core.logging import progress, user_error
 
 CHECKPOINT = "checkpoint.json"
 # Documents by name. Other files count if they have a seal.
@@ -21,7 +21,7 @@ RECORDS = (".scenes.jsonl",)  # hidden, but read by the next ingestion
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """File and its record in a document: `path` relative to the document, `sha256`, and `bytes` if present."""
 
     document: Path
@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Problem:
     """Missing or altered document or listed file, with a sentence about the fault, and one about its repair.
 
     `goes` is the part to delete for the repair: the file, its folder (a checkpoint), or its altered lines.
@@ -47,18 +47,18 @@ class Fault:
 
 
 @dataclass
-class Finding:
+class VerificationReport:
     """Result of a verification: numbers of documents and of listed files, bytes of intact files, and faults."""
 
     documents: int = 0
     files: int = 0
     bytes: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Problem] = field(default_factory=list)
 
 
-def find(paths: list[Path]) -> Finding:
+def find(paths: list[Path]) -> VerificationReport:
     """Verify every document under `paths` and every file that they list, once; UserError if a path has none."""
-    finding, entries = Finding(), dict[tuple[Path, str], Entry]()
+    finding, entries = VerificationReport(), dict[tuple[Path, str], FileEntry]()
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
         finding.documents += 1
         try:
@@ -84,7 +84,7 @@ def _documents(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise problem(
+        raise user_error(
             f"{path} cannot be verified",
             got="no such file or folder",
             expected="a manifest, a checkpoint, or a folder that contains them",
@@ -93,7 +93,7 @@ def _documents(path: Path) -> list[Path]:
     found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
     if not found:
-        raise problem(
+        raise user_error(
             f"{path} cannot be verified",
             got="a folder without documents that list files",
             expected=", ".join(DOCUMENTS),
@@ -124,23 +124,23 @@ def _counts(document: Path, parts: tuple[str, ...]) -> bool:
         return False
     by_name = document.suffix == ".jsonl" or any(fnmatch(document.name, name) for name in DOCUMENTS)
     by_name |= document.name == "config.json" and document.with_name("fingerprints.json").exists()
-    return by_name or has_seal(document.read_text(errors="replace"))
+    return by_name or has_checksum(document.read_text(errors="replace"))
 
 
-def _entries(document: Path) -> Iterator[Entry]:
+def _entries(document: Path) -> Iterator[FileEntry]:
     """Yield the files that a document lists; ValueError if the document itself is altered."""
     if document.suffix == ".jsonl":  # its lines list no files
-        if altered := unseal_lines(document.read_text(errors="replace"))[1]:
+        if altered := load_checksummed_lines(document.read_text(errors="replace"))[1]:
             raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
         return
     text = document.read_text()
     is_sealed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
-    content = unseal(text) if is_sealed else content_of(text)
+    content = load_checksummed(text) if is_sealed else load_document(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:
         step = document.parent.name.removeprefix("step_")  # of its folder, if that is the name of a checkpoint
-        content, faults = Store.commit_content(text, int(step) if step.isdigit() else int(content["step"]))
+        content, faults = CheckpointStore.commit_content(text, int(step) if step.isdigit() else int(content["step"]))
         if faults:
             raise ValueError("; ".join(faults))
         listed = content["files"]
@@ -151,7 +151,7 @@ def _entries(document: Path) -> Iterator[Entry]:
     else:
         listed = list(_listed(content))
     for said in listed:
-        yield Entry(document, said)
+        yield FileEntry(document, said)
 
 
 def _listed(value: Any) -> Iterator[dict[str, Any]]:
@@ -167,23 +167,23 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
             yield from _listed(item)
 
 
-def _fault(path: Path, what: str, document: Path) -> Fault:
+def _fault(path: Path, what: str, document: Path) -> Problem:
     """Build the fault of a document, or of a file that a document lists."""
     if path.name in RECORDS:
-        return Fault(str(path), what, "staging rereads the scenes of its altered lines", "lines")
+        return Problem(str(path), what, "staging rereads the scenes of its altered lines", "lines")
     if path.name.endswith(outputs.MARKER_FILE):
         fix = "without it, dithc replaces only files listed in a manifest: move other files elsewhere"
-        return Fault(str(path), what, fix, "file")
+        return Problem(str(path), what, fix, "file")
     if path.suffix == ".jsonl":
-        return Fault(str(path), what, "dithc ignores its altered lines; they cannot be restored", "lines")
+        return Problem(str(path), what, "dithc ignores its altered lines; they cannot be restored", "lines")
     if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():
-        return Fault(str(path), what, "training resumes from the previous checkpoint and rewrites this one", "folder")
+        return Problem(str(path), what, "training resumes from the previous checkpoint and rewrites this one", "folder")
     if path.name == "spec.json":
-        return Fault(str(path), what, "it only describes its folder for users", "file")
+        return Problem(str(path), what, "it only describes its folder for users", "file")
     if path.name == "config.json" and path == document:
-        return Fault(str(path), what, "every run of the workflow rewrites it", "file")
+        return Problem(str(path), what, "every run of the workflow rewrites it", "file")
     if path.exists() and not outputs.owns(path):
         fix = "no document of dithc lists it with its size: move it out of this folder if it is yours"
-        return Fault(str(path), what, fix, "file")
+        return Problem(str(path), what, fix, "file")
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
-    return Fault(str(path), what, f"the workflow rebuilds it after it is deleted ({stage})", "file")
+    return Problem(str(path), what, f"the workflow rebuilds it after it is deleted ({stage})", "file")

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from dithc.core.integrity import content_of, parse, plain, unseal_lines
-from dithc.core.logging import UserError, escaping, problem, read_metrics
+from dithc.core.integrity import load_checksummed_lines, load_document, parse_json, require_regular_file
+from dithc.core.logging import UserError, escaping, read_metrics, user_error
 
 SUMMARY = "Describes any output: manifest, folder of a stage, shard, checkpoint, store, metrics, JSON of a report."
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise problem(
+        raise user_error(
             f"{args.path} cannot be read",
             got=f"{type(error).__name__}: {error}",
             expected=KINDS,
@@ -62,7 +62,7 @@ def describe(path: Path) -> list[str]:
         return _events(path) if path.name == EVENTS_FILE else _metrics(path)
     if path.suffix == ".json" and path.is_file():
         return _document(path)
-    raise problem(
+    raise user_error(
         f"cannot show {path}",
         got="another type of file" if path.exists() else "no such path",
         expected=KINDS,
@@ -86,11 +86,13 @@ def _folder(path: Path) -> list[str]:
     if manifests := sorted(path.rglob("manifest.json")):
         listed = [f"  {item.parent.relative_to(path)}" for item in manifests]
         return [f"folder {path}: {len(manifests)} manifests", *listed]
-    raise problem(f"cannot show {path}", got="a folder without outputs of dithc", expected=KINDS, fix="check the path")
+    raise user_error(
+        f"cannot show {path}", got="a folder without outputs of dithc", expected=KINDS, fix="check the path"
+    )
 
 
 def _document(path: Path) -> list[str]:
-    content = content_of(plain(path).read_text())
+    content = load_document(require_regular_file(path).read_text())
     if not isinstance(content, dict):
         raise ValueError(f"a JSON document of type {type(content).__name__}")
     if "stage" in content and "numbers" in content:
@@ -131,15 +133,15 @@ def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
 
 
 def _store(path: Path) -> list[str]:
-    from dithc.core.artifacts import Store
+    from dithc.core.artifacts import CheckpointStore
 
-    store = Store(path)
+    store = CheckpointStore(path)
     lines = [f"store {path}: {len(store.steps())} checkpoints"]
     for step in store.steps():
         size = sum(file.stat().st_size for file in store.path(step).iterdir())
         lines.append(f"  step {step}: {_size(size)}")
     if (path / "spec.json").is_file():
-        settings = parse(plain(path / "spec.json").read_text())
+        settings = parse_json(require_regular_file(path / "spec.json").read_text())
         lines += ["settings:", *_values({name: settings[name] for name in settings if name != "seal"})]
     if (path / EVENTS_FILE).is_file():
         lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
@@ -187,7 +189,7 @@ def _metrics(path: Path) -> list[str]:
 def _events(path: Path) -> list[str]:
     """Describe the events of a run, one per line: time, type and details. Skip a torn line."""
     lines = []
-    events, altered = unseal_lines(path.read_text(errors="replace"))
+    events, altered = load_checksummed_lines(path.read_text(errors="replace"))
     for event in events:
         when, what = event.pop("time", "at an unknown time"), event.pop("event", "an event")
         parts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in event.items()}
@@ -203,7 +205,7 @@ def _weights(path: Path) -> list[str]:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > path.stat().st_size:
             raise ValueError("its header is longer than the file")
-        head: dict[str, Any] = parse(file.read(length))
+        head: dict[str, Any] = parse_json(file.read(length))
     told = head.pop("__metadata__", {})
     lines, total = [], 0
     for name, entry in head.items():

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.core.logging import escaping, logger, problem
+from dithc.core.logging import escaping, get_logger, user_error
 
 if TYPE_CHECKING:
-    from dithc.cli.outputs.findings import Finding
+    from dithc.cli.outputs.findings import VerificationReport
 
 SUMMARY = "Finds missing and altered files, prints the way to restore each, and restores them with --repair."
 EXAMPLE = "dithc verify results/demo store\ndithc verify results/demo store --repair --profile profiles/local"
 CONFIG = "config.json"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +32,14 @@ def run(args: argparse.Namespace) -> int:
     """Verify the paths. Return 1 if a file is missing or altered and was not restored."""
     from dithc.cli import main
     from dithc.cli.outputs.findings import find
-    from dithc.config import experiment_of
+    from dithc.config import load_experiment
     from dithc.core.artifacts import outputs
 
     files = _config_of(args) if args.repair else []
     folders = [path if path.is_dir() else path.parent for path in args.paths]
     with ExitStack() as alone:
         if files:  # before any file is deleted
-            experiment = experiment_of(files)
+            experiment = load_experiment(files)
             _keep_out_others(alone, [Path(experiment.results, experiment.name), *folders])
         finding = find(args.paths)
         _tell(finding)
@@ -71,7 +71,7 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
         alone.enter_context(lease)
 
 
-def _tell(finding: "Finding") -> None:
+def _tell(finding: "VerificationReport") -> None:
     for fault in finding.faults:
         print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.fix)}")
     verdict = f"{len(finding.faults)} faults" if finding.faults else "all intact"
@@ -82,14 +82,14 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
     """Return the configuration files of the experiment that rebuilds the outputs; UserError without files or profile."""
     files = args.configfile or [path / CONFIG for path in args.paths if (path / CONFIG).is_file()]
     if args.profile is None or not files or (len(files) > 1 and not args.configfile):
-        raise problem(
+        raise user_error(
             "`--repair` needs a profile and a configuration",
             got=f"--profile {args.profile}, configuration {', '.join(map(str, files)) or 'none'}",
             expected="the profile of this machine, and one results/NAME with its config.json, or --configfile",
             fix=EXAMPLE,
         )
     if not Path(args.profile).is_dir():
-        raise problem(
+        raise user_error(
             "`--profile` is not a folder",
             got=args.profile,
             expected="the profile of this machine, such as profiles/local",
@@ -98,10 +98,10 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
     return files
 
 
-def _remove(finding: "Finding", *, within: list[Path]) -> None:
+def _remove(finding: "VerificationReport", *, within: list[Path]) -> None:
     """Delete missing or altered outputs, only inside the folders that the user passed."""
     from dithc.core.artifacts import atomic_write, outputs
-    from dithc.core.integrity import seal_line, unseal_lines
+    from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines
 
     folders = [folder.resolve() for folder in within]
     for fault in finding.faults:
@@ -113,8 +113,8 @@ def _remove(finding: "Finding", *, within: list[Path]) -> None:
             log.warning(f"{path} is kept: no marker or manifest lists it with its size; delete it if it is not needed")
             continue
         if fault.goes == "lines":
-            rows, _ = unseal_lines(path.read_text(errors="replace"))
-            atomic_write(path, "".join(map(seal_line, rows)))
+            rows, _ = load_checksummed_lines(path.read_text(errors="replace"))
+            atomic_write(path, "".join(map(dump_checksummed_line, rows)))
         elif fault.goes == "folder":
             outputs.remove(path.parent, manifest=path.name)
         else:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dithc.core.integrity import plain
+from dithc.core.integrity import require_regular_file
 
 BLOCK_BYTES = 1 << 20
 MOST_LINKS = 40  # limit of the kernel
@@ -21,7 +21,7 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 def sha256_file(path: Path) -> str:
     digest = hashlib.sha256()
-    with plain(path).open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -37,7 +37,7 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def replacing(
+def atomic_replace(
     path: Path, *, is_new: bool = False, before: Callable[[Path], object] = lambda temporary: None
 ) -> Iterator[Path]:
     """Yield a temporary path for a file that replaces `path` if the body succeeds.
@@ -55,7 +55,7 @@ def replacing(
     if not stream:
         path = path.resolve()
     with TemporaryDirectory() if stream else nullcontext() as elsewhere:
-        temporary = beside(path) if elsewhere is None else Path(elsewhere) / "content"
+        temporary = extra_metrics(path) if elsewhere is None else Path(elsewhere) / "content"
         try:
             yield temporary
             if stream:
@@ -100,7 +100,7 @@ def is_stream(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def beside(path: Path) -> Path:
+def extra_metrics(path: Path) -> Path:
     """Return an unused temporary name of this process next to `path`, and create the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in ("", *map(str, range(10))):
@@ -113,5 +113,5 @@ def beside(path: Path) -> Path:
 
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a small file atomically: readers get the old or the new content."""
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import UserError, get_logger, user_error
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
@@ -18,10 +18,10 @@ EXPIRES_SECONDS = 45.0
 WATCHED_SECONDS = 12.0
 LEASE_FILE = "lease.json"
 UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class LeaseHeld(UserError):
+class LeaseHeldError(UserError):
     """Another process holds the lease of a folder."""
 
     status = 76
@@ -56,7 +56,7 @@ class Lease:
         Lease.Held: Another process holds the lease and renews it.
     """
 
-    Held = LeaseHeld
+    Held = LeaseHeldError
 
     def __init__(self, folder: Path, *, wait_seconds: float = EXPIRES_SECONDS + HEARTBEAT_SECONDS) -> None:
         self.path, self.folder = folder / LEASE_FILE, folder
@@ -121,14 +121,14 @@ class Lease:
     def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
         """Return the holder and the age of a lease; None for a dead holder. `now` is a time of its file system."""
         try:
-            text, stat = plain(path).read_text(errors="replace"), path.stat()
+            text, stat = require_regular_file(path).read_text(errors="replace"), path.stat()
         except FileNotFoundError:
             return UNKNOWN, None
         if path == self.path and self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
             self._seen = (seen, time.monotonic())
         content = UNKNOWN
         with contextlib.suppress(ValueError, TypeError):
-            content = UNKNOWN | parse(text)
+            content = UNKNOWN | parse_json(text)
         here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
         dead = here and _start_time(content["pid"]) != content["start"]
         return content, None if dead else now - stat.st_mtime
@@ -147,7 +147,7 @@ class Lease:
         except FileNotFoundError:
             return True
         try:
-            if holder is not UNKNOWN and parse(plain(aside).read_text())["id"] != holder["id"]:
+            if holder is not UNKNOWN and parse_json(require_regular_file(aside).read_text())["id"] != holder["id"]:
                 os.link(aside, self.path)
                 return False
             return True
@@ -169,7 +169,7 @@ class Lease:
     def holds(self) -> bool:
         """Return True if this process still holds the lease; called before every checkpoint (fencing)."""
         try:
-            return bool(parse(plain(self.path).read_text())["id"] == self.mine["id"])
+            return bool(parse_json(require_regular_file(self.path).read_text())["id"] == self.mine["id"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -184,8 +184,8 @@ class Lease:
         while (holder := self._take()) is not None:
             wait = max(self.wait_seconds, EXPIRES_SECONDS + HEARTBEAT_SECONDS if self._is_odd else 0.0)
             if time.monotonic() >= begun + wait:
-                raise LeaseHeld(
-                    problem(
+                raise LeaseHeldError(
+                    user_error(
                         f"process {holder['pid']} on {holder['host']} works on {self.folder}",
                         got=f"an active lease ({self.path})",
                         expected="no other process that writes to this folder",

@@ -16,8 +16,8 @@ from dithc.core.artifacts.atomic_files import atomic_write, sha256_file
 from dithc.core.artifacts.code_version import code_version, made_by
 from dithc.core.artifacts.digest import digest
 from dithc.core.artifacts.summaries import OF_ONE_MAKING, check
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import problem
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import user_error
 
 HASHED_AT_ONCE = 4
 TIMED = "shard-*.json"  # records of sampling shards, which contain times
@@ -88,8 +88,8 @@ class Manifest:
             numbers = {key: number for key, number in self.numbers.items() if (key in OF_ONE_MAKING) == is_wanted}
             files = [entry for entry in self.files if fnmatch(Path(entry["path"]).name, timed) == is_wanted]
             document |= {"numbers": numbers, "files": files}
-        atomic_write(self.making_of(path), seal(making))
-        atomic_write(path, seal(result))
+        atomic_write(self.making_of(path), dump_checksummed(making))
+        atomic_write(path, dump_checksummed(result))
         self._remember(path)
 
     @staticmethod
@@ -122,7 +122,7 @@ class Manifest:
         """
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = cls.joined(unseal(plain(path).read_text()), cls._making(path))
+            content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._making(path))
             written = content.pop("digest")
             manifest = cls(**content)
             manifest._check_kinds()
@@ -130,18 +130,18 @@ class Manifest:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError as error:
             fix = "copy the folder with its hidden files, or remove it and rerun its stage"
-            raise problem(
+            raise user_error(
                 f"manifest {path} is {'incomplete' if path.exists() else 'missing'}",
                 got=f"no such file: {error.filename}",
                 expected=wanted,
                 fix=fix if path.exists() else "run the earlier stage first",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise problem(
+            raise user_error(
                 f"manifest {path} cannot be read", got=error, expected=wanted, fix="remove it and rerun its stage"
             ) from error
         if stage is not None and manifest.stage != stage:
-            raise problem(
+            raise user_error(
                 f"manifest {path} is of another stage",
                 got=manifest.stage,
                 expected=stage,
@@ -156,7 +156,7 @@ class Manifest:
         """Return the second document of a manifest; ValueError if it is altered."""
         making = cls.making_of(path)
         try:
-            return unseal(plain(making).read_text())
+            return load_checksummed(require_regular_file(making).read_text())
         except ValueError as error:
             raise ValueError(f"document {making.name}: {error}") from error
 
@@ -188,7 +188,7 @@ class Manifest:
         manifest, entry = cls._listed[name]
         fault = cls.fault(path, entry, known=cls._compared.get(name))
         if fault is not None:
-            raise problem(
+            raise user_error(
                 f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
                 got=fault,
                 expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",

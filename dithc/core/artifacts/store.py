@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from dithc.core.artifacts.atomic_files import atomic_write, beside, flush
+from dithc.core.artifacts.atomic_files import atomic_write, extra_metrics, flush
 from dithc.core.artifacts.manifest import Manifest, file_entry
 from dithc.core.artifacts.outputs import MARKER_FILE, OutputFolder, make_scratch, remove
-from dithc.core.integrity import plain, seal, seal_line, unseal
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.integrity import dump_checksummed, dump_checksummed_line, load_checksummed, require_regular_file
+from dithc.core.logging import UserError, get_logger, user_error
 
 COMMIT_FILE = "checkpoint.json"
 PIN_FILE = "pinned"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class StoredCheckpoint:
 
     def weights(self, kind: Literal["ema", "raw"]) -> Path:
         """Return the file of averaged or raw weights; if it does not exist, the checkpoint has its numbered parts."""
-        return self.folder / Store.WEIGHTS[kind]
+        return self.folder / CheckpointStore.WEIGHTS[kind]
 
 
-class Store:
+class CheckpointStore:
     """Checkpoints of one run in folders `step_0000100/`, with hashes and a commit file.
 
     One or several processes write a checkpoint to a temporary folder (`begin`). `commit` writes the commit file last
@@ -58,7 +58,7 @@ class Store:
             folder = Path(os.path.normpath(path.parent / entry["path"])).parent
             if folder.name.startswith("step_"):
                 return cls(folder.parent), int(folder.name.removeprefix("step_"))
-        raise problem(
+        raise user_error(
             f"manifest {path} lists no checkpoint",
             got=f"{len(manifest.files)} files",
             expected="files in a folder step_NNNNNNN",
@@ -68,7 +68,7 @@ class Store:
     def begin(self, step: int) -> Path:
         """Create an empty folder in the store, to which any number of processes may write; UserError if it fails."""
         try:
-            folder = beside(self.path(step))
+            folder = extra_metrics(self.path(step))
             make_scratch(folder)
         except OSError as error:
             raise self.unwritten(step, error) from error
@@ -85,7 +85,7 @@ class Store:
             output.plan([folder / PIN_FILE])
             if (target / PIN_FILE).exists():  # rewrites a damaged checkpoint that a manifest lists
                 (folder / PIN_FILE).touch()
-            atomic_write(folder / COMMIT_FILE, seal({"step": step, "meta": meta, "files": files}))
+            atomic_write(folder / COMMIT_FILE, dump_checksummed({"step": step, "meta": meta, "files": files}))
             output.move(target)
         except OSError as error:
             self.discard(folder)
@@ -111,7 +111,7 @@ class Store:
 
     def unwritten(self, step: int, reason: object) -> UserError:
         """Build the error of a failed write, with the last complete checkpoint."""
-        return problem(
+        return user_error(
             f"checkpoint of step {step} could not be written to {self.path(step)}",
             got=reason,
             expected="a writable folder with sufficient space",
@@ -122,7 +122,7 @@ class Store:
     @staticmethod
     def commit_content(text: str, step: int) -> tuple[dict[str, Any], list[str]]:
         """Return the content of a commit file and its faults; `step` is of the folder's name. ValueError if altered."""
-        content = unseal(text)
+        content = load_checksummed(text)
         faults = []
         if content["step"] != step:
             faults.append(f"{COMMIT_FILE} is of step {content['step']}")
@@ -146,7 +146,7 @@ class Store:
         """
         found, faults = self._read(step, files=files)
         if found is None:
-            raise problem(
+            raise user_error(
                 f"checkpoint {self.path(step)} is damaged",
                 got="; ".join(faults),
                 expected="the bytes that were written (SHA-256 in checkpoint.json)",
@@ -160,7 +160,7 @@ class Store:
         wanted = ("",) if files is None else tuple(Path(file).stem for file in files)
         faults: list[str] = []
         try:
-            content, faults = self.commit_content(plain(folder / COMMIT_FILE).read_text(), step)
+            content, faults = self.commit_content(require_regular_file(folder / COMMIT_FILE).read_text(), step)
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
             for entry in found.files:
                 if entry["path"].startswith(wanted) and file_entry(folder / entry["path"], relative_to=folder) != entry:
@@ -168,7 +168,7 @@ class Store:
         except (FileNotFoundError, NotADirectoryError) as error:
             faults.append(f"{Path(str(error.filename)).name} is missing")
         except OSError as error:
-            raise problem(
+            raise user_error(
                 f"checkpoint {folder} cannot be read",
                 got=error,
                 expected="files with read permission, on a working file system",
@@ -211,7 +211,7 @@ class Store:
 
     def _too_far_back(self, damaged: dict[int, str], found: StoredCheckpoint | None) -> UserError:
         goal = "restarts" if found is None else f"continues from step {found.step}"
-        return problem(
+        return user_error(
             f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
             got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
             expected="an intact newest or second newest checkpoint",
@@ -246,10 +246,10 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": what, **facts}
         with (self.folder / "events.jsonl").open("a") as file:
-            file.write(seal_line(line))
+            file.write(dump_checksummed_line(line))
 
     def describe(self, spec: dict[str, Any]) -> None:
         """Write `spec.json`, the settings behind the digest in the folder's name, for users."""
         path = self.folder / "spec.json"
         if not path.exists():
-            atomic_write(path, seal(spec))
+            atomic_write(path, dump_checksummed(spec))

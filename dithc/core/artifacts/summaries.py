@@ -11,7 +11,7 @@ from typing import Annotated, Any, Required
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -30,12 +30,12 @@ MOST_SHOWN = 60  # characters of an invalid value
 BEGINS = "Input should be "  # start of pydantic's messages
 
 
-class Synthesize(TypedDict, total=False):
+class SynthesizeSummary(TypedDict, total=False):
     files: Count
     bytes: Count
 
 
-class Stage(TypedDict, total=False):
+class IngestSummary(TypedDict, total=False):
     scenes: Count
     accepted: Count
     rejected: dict[str, Count]
@@ -44,7 +44,7 @@ class Stage(TypedDict, total=False):
     bands: list[str]
 
 
-class Tiles(TypedDict, total=False):
+class TilesSummary(TypedDict, total=False):
     accepted: Count
     rejected: dict[str, Count]
     splits: dict[str, Count]
@@ -59,7 +59,7 @@ class Tiles(TypedDict, total=False):
     size: Count
 
 
-class Codec(TypedDict, total=False):
+class CodecSummary(TypedDict, total=False):
     steps: Count
     loss: float
     psnr_db: float
@@ -72,7 +72,7 @@ class Codec(TypedDict, total=False):
     scale: float
 
 
-class Latents(TypedDict, total=False):
+class LatentsSummary(TypedDict, total=False):
     count: Count
     shape: list[Count]
     num_classes: Count
@@ -83,7 +83,7 @@ class Latents(TypedDict, total=False):
     psnr_db: float
 
 
-class Train(TypedDict, total=False):
+class TrainSummary(TypedDict, total=False):
     step: Required[Count]
     initial_loss: float | None
     loss_first10: float | None
@@ -114,7 +114,7 @@ class Train(TypedDict, total=False):
     ema_note: str
 
 
-class Sample(TypedDict, total=False):
+class SampleSummary(TypedDict, total=False):
     images: Required[Count]
     seconds: float
     images_per_second: float | None
@@ -151,7 +151,7 @@ class Sample(TypedDict, total=False):
     seam_ratio: float
 
 
-class Extractor(TypedDict, total=False):
+class ExtractorSummary(TypedDict, total=False):
     path: str
     sha256: str
     classes: list[int]
@@ -174,7 +174,7 @@ class _Compared(TypedDict, total=False):
     stretch: str
 
 
-class Features(_Compared, total=False):
+class FeaturesSummary(_Compared, total=False):
     n: Count
     extracted: Count
     reused: Count
@@ -187,7 +187,7 @@ class Features(_Compared, total=False):
     images_per_second: float | None
 
 
-class Fid(_Compared, total=False):
+class FidSummary(_Compared, total=False):
     fid: Required[float]
     kid: float | None
     kid_interval: Interval | None
@@ -214,16 +214,16 @@ class Fid(_Compared, total=False):
 
 
 STAGES: dict[str, type] = {
-    "synthesize": Synthesize,
-    "stage": Stage,
-    "tiles": Tiles,
-    "codec": Codec,
-    "latents": Latents,
-    "train": Train,
-    "sample": Sample,
-    "extractor": Extractor,
-    "features": Features,
-    "fid": Fid,
+    "synthesize": SynthesizeSummary,
+    "stage": IngestSummary,
+    "tiles": TilesSummary,
+    "codec": CodecSummary,
+    "latents": LatentsSummary,
+    "train": TrainSummary,
+    "sample": SampleSummary,
+    "extractor": ExtractorSummary,
+    "features": FeaturesSummary,
+    "fid": FidSummary,
 }
 
 
@@ -248,7 +248,7 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
         got = json.dumps(first["input"])
         if first["type"] == "missing":
             got, expected = "no such key", ["a key that this stage always writes"]
-        raise problem(
+        raise user_error(
             f"{path}: invalid `{key}` of stage {stage!r}",
             got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
             expected=", or ".join(dict.fromkeys(expected)),

@@ -2,15 +2,31 @@
 
 Purpose: manifests, lists of files of checkpoints and lines of metrics determine or report results, and no other
 document contains their hash.
-Contents: `seal` and `unseal` for documents, `seal_line` and `unseal_lines` for lines; `plain` rejects pipes and
-devices, `parse` reports invalid JSON as ValueError.
+Contents: `dump_checksummed` and `load_checksummed` for documents, `dump_checksummed_line` and `load_checksummed_lines` for lines;
+`require_regular_file` rejects pipes and devices, `parse_json` reports invalid JSON as ValueError.
 Invariants: a sealed document is JSON for every other reader. The seal covers every byte, including white space and the
 seal. It detects damage, not manipulation: anyone can compute the seal of a changed document.
-Extending: write every document that determines or reports a result with `seal`; read it with `json_documents.read` or
-`unseal`.
+Extending: write every document that determines or reports a result with `dump_checksummed`; read it with `json_documents.read` or
+`load_checksummed`.
 """
 
-from dithc.core.integrity.json_documents import content_of, has_seal, parse, plain, seal, unseal
-from dithc.core.integrity.json_lines import seal_line, unseal_lines
+from dithc.core.integrity.json_documents import (
+    dump_checksummed,
+    has_checksum,
+    load_checksummed,
+    load_document,
+    parse_json,
+    require_regular_file,
+)
+from dithc.core.integrity.json_lines import dump_checksummed_line, load_checksummed_lines
 
-__all__ = ["content_of", "has_seal", "parse", "plain", "seal", "seal_line", "unseal", "unseal_lines"]
+__all__ = [
+    "dump_checksummed",
+    "dump_checksummed_line",
+    "has_checksum",
+    "load_checksummed",
+    "load_checksummed_lines",
+    "load_document",
+    "parse_json",
+    "require_regular_file",
+]

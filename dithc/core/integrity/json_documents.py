@@ -19,14 +19,14 @@ class Altered(ValueError):
     """A document that was changed after dithc wrote it."""
 
 
-def plain(path: Path) -> Path:
+def require_regular_file(path: Path) -> Path:
     """Return the path of a plain file; OSError for other types, because pipes and devices may block or never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "a folder, a pipe or a device instead of a plain file", str(path))
     return path
 
 
-def parse(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Parse JSON; raises ValueError for invalid or too deeply nested text."""
     try:
         return json.loads(text)
@@ -34,7 +34,7 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("too many nested levels") from None
 
 
-def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
+def dump_checksummed(content: dict[str, Any], *, allow_nan: bool = False) -> str:
     """Return the text of a document of at least one key with its seal.
 
     ValueError for a number that is not finite, unless `allow_nan`; then the text is readable by Python, but not valid JSON.
@@ -43,36 +43,36 @@ def seal(content: dict[str, Any], *, allow_nan: bool = False) -> str:
     return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
 
 
-def unseal(text: str) -> dict[str, Any]:
-    """Return the content of a document that `seal` wrote; Altered if a byte was changed or the seal is missing."""
+def load_checksummed(text: str) -> dict[str, Any]:
+    """Return the content of a document that `dump_checksummed` wrote; Altered if a byte was changed or the seal is missing."""
     found = TAIL.fullmatch(text)
     if found is None:
         raise Altered("it was changed after it was written: its seal is missing or incomplete")
     if found.group(2) != _of(found.group(1)):
         raise Altered("it was changed after it was written: its SHA-256 differs from its seal")
-    content = parse(f"{found.group(1)}\n}}")
+    content = parse_json(f"{found.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
 
 
 def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
     """Return the content of the document in a file; Altered if it was changed or has more than `most` bytes."""
-    with plain(path).open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         content = file.read(-1 if most is None else most + 1)
     try:
         if most is not None and len(content) > most:
             raise Altered(f"it has more than {most / 2**20:g} MiB")
-        return unseal(content.decode())
+        return load_checksummed(content.decode())
     except ValueError as error:
         raise Altered(f"{path}: {error}") from None
 
 
-def content_of(text: str) -> Any:
+def load_document(text: str) -> Any:
     """Return the content of a sealed document, or of JSON without a seal; ValueError if it is changed or invalid."""
-    return unseal(text) if has_seal(text) else parse(text)
+    return load_checksummed(text) if has_checksum(text) else parse_json(text)
 
 
-def has_seal(text: str) -> bool:
+def has_checksum(text: str) -> bool:
     """Return True if a text contains a seal, or ends like a sealed document except for one character."""
     return ends_like(text, FORM) or SEAL.search(text) is not None
 

@@ -5,20 +5,20 @@ import re
 from typing import Any
 from zlib import crc32
 
-from dithc.core.integrity.json_documents import ends_like, parse
+from dithc.core.integrity.json_documents import ends_like, parse_json
 
 KEY = "crc"
 FORM = f', "{KEY}": "________"}}'
 TAIL = re.compile(rf'(.*), "{KEY}": "([0-9a-f]{{8}})"}}')
 
 
-def seal_line(content: dict[str, Any]) -> str:
+def dump_checksummed_line(content: dict[str, Any]) -> str:
     """Return a line with its checksum and line end; `content` has at least one key."""
     body = json.dumps(content, default=str).removesuffix("}")
     return f'{body}, "{KEY}": "{_of(body)}"}}\n'
 
 
-def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
+def load_checksummed_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the contents of the intact lines of a file, and the numbers of altered lines, from 1.
 
     Skips an incomplete line of a killed process.
@@ -27,7 +27,7 @@ def unseal_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
     for number, line in enumerate(text.split("\n"), start=1):
         found = TAIL.fullmatch(line)
         if found is not None and found.group(2) == _of(found.group(1)):
-            rows.append(parse(f"{found.group(1)}}}"))
+            rows.append(parse_json(f"{found.group(1)}}}"))
         elif found or ends_like(line, FORM) or ends_like(line[:-1], FORM) or line.endswith("}"):
             altered.append(number)
     return rows, altered

@@ -11,9 +11,18 @@ Extending: a new output format, such as OpenMetrics, is a further writer in `Met
 """
 
 from dithc.core.logging import out_of_memory
-from dithc.core.logging.errors import UserError, problem
-from dithc.core.logging.messages import logger, setup
+from dithc.core.logging.errors import UserError, user_error
+from dithc.core.logging.messages import get_logger, setup_logging
 from dithc.core.logging.metrics import MetricsWriter, read_metrics
 from dithc.core.logging.progress import progress
 
-__all__ = ["MetricsWriter", "UserError", "logger", "out_of_memory", "problem", "progress", "read_metrics", "setup"]
+__all__ = [
+    "MetricsWriter",
+    "UserError",
+    "get_logger",
+    "out_of_memory",
+    "progress",
+    "read_metrics",
+    "setup_logging",
+    "user_error",
+]

@@ -13,7 +13,7 @@ class UserError(ValueError):
     status = 2
 
 
-def problem(what: str, *, got: object, expected: object, fix: str) -> UserError:
+def user_error(what: str, *, got: object, expected: object, fix: str) -> UserError:
     """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:

@@ -23,12 +23,12 @@ class _Line(logging.Formatter):
         return f"{text}\n{escaped(self.formatException(record.exc_info), indent=0)}" if record.exc_info else text
 
 
-def logger(name: str) -> logging.Logger:
+def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module, named by `__name__`."""
     return logging.getLogger(name)
 
 
-def setup(*, rank: int = 0, level: int = logging.INFO) -> None:
+def setup_logging(*, rank: int = 0, level: int = logging.INFO) -> None:
     """Send dithc's messages to standard error: from `level` on rank 0, from WARNING on other ranks.
 
     A later call, for example with the rank, replaces the earlier configuration.

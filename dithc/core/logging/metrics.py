@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dithc.core.integrity import plain, seal_line, unseal_lines
-from dithc.core.logging.messages import logger
+from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines, require_regular_file
+from dithc.core.logging.messages import get_logger
 
 METRICS_FILE = "metrics.jsonl"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class MetricsWriter:
@@ -51,7 +51,7 @@ class MetricsWriter:
         """Append the values of one step; OSError if the disk is full or fails."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
-        _append(self._lines, seal_line(row).encode())
+        _append(self._lines, dump_checksummed_line(row).encode())
         scalars = [{"tag": name, "simple_value": value} for name, value in known.items()]
         self._add_event(step=step, summary={"value": scalars})
 
@@ -91,7 +91,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     rows: dict[int, dict[str, float]] = {}
-    written, altered = unseal_lines(plain(path).read_text(errors="replace"))
+    written, altered = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
     if altered:
         log.warning(f"{path}: skipped {len(altered)} altered lines: {altered[:8]}")
     for row in written:

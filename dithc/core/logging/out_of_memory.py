@@ -3,7 +3,7 @@
 import errno
 import re
 
-from dithc.core.logging.errors import UserError, problem
+from dithc.core.logging.errors import UserError, user_error
 
 REFUSALS = re.compile(
     r"(can't|cannot|unable to) (allocate|map)|not enough memory|out of memory|bad_alloc|can't start new thread|"
@@ -14,7 +14,7 @@ REFUSALS = re.compile(
 ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
 
 
-def asked(error: BaseException) -> str | None:
+def requested_memory(error: BaseException) -> str | None:
     """Return the refused request if an error is a memory refusal; None for every other error."""
     text = (str(error).splitlines() or [""])[0]
     is_refusal = (
@@ -35,7 +35,7 @@ def gib(num_bytes: float) -> str:
 
 
 def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
-    """Build the error of a memory refusal, with the result of `asked` and the memory that the process may use."""
-    return problem(
+    """Build the error of a memory refusal, with the result of `requested_memory` and the memory that the process may use."""
+    return user_error(
         f"{what}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
     )

@@ -8,7 +8,7 @@ from typing import Self
 from tqdm import tqdm
 
 from dithc.core.logging.escaping import escaped
-from dithc.core.logging.messages import logger
+from dithc.core.logging.messages import get_logger
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -55,7 +55,7 @@ class progress:
         rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
         left = _span((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
-        logger(f"dithc.{self.label}").info(
+        get_logger(f"dithc.{self.label}").info(
             f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
             f"{_span(elapsed)} gone, {left} left{self._notes}"
         )

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_args
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 
 Group = Literal["samplers", "sources", "codecs", "extractors", "conditions"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -15,7 +15,7 @@ FIX = "correct the package or install another version; docs/extending.md defines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extension:
+class Plugin:
     """An entry point of an installed package. `name` is the `kind` in configurations, `target` the module and object."""
 
     group: Group
@@ -47,28 +47,28 @@ class Extension:
 
 def fault(what: str, *, got: object, expected: object) -> UserError:
     """Build the error of a package that violates its contract."""
-    return problem(what, got=got, expected=expected, fix=FIX)
+    return user_error(what, got=got, expected=expected, fix=FIX)
 
 
-def installed(group: Group) -> list[Extension]:
+def list_plugins(group: Group) -> list[Plugin]:
     """Return the extensions of a group in the order of their names, without importing them."""
     return list(_read(tuple(sys.path), group))
 
 
-def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extension:
+def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> Plugin:
     """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
-    known = installed(group)
+    known = list_plugins(group)
     found = [one for one in known if one.name == name]
     if len(found) == 1:
         return found[0]
     if found:
-        raise problem(
+        raise user_error(
             f"several packages provide {name!r} of dithc.{group}",
             got=", ".join(f"{one.package} {one.version}" for one in found),
             expected="one package",
             fix="uninstall the other packages (pip uninstall)",
         )
-    raise problem(
+    raise user_error(
         f"{name!r} is neither built in nor provided by an installed package",
         got=f"dithc.{group} of installed packages: {', '.join(map(str, known)) or 'none'}",
         expected=f"one of these or of {', '.join(built_in)}" if built_in else "one of these",
@@ -77,12 +77,12 @@ def find(group: Group, name: str, *, built_in: Collection[str] = ()) -> Extensio
 
 
 @cache
-def _read(_: tuple[str, ...], group: Group) -> tuple[Extension, ...]:
+def _read(_: tuple[str, ...], group: Group) -> tuple[Plugin, ...]:
     """Read the entry points of a group for the given sys.path; keeps equal names of several packages."""
     found = {}
     for point in entry_points(group=f"dithc.{group}"):
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")
-        found[point.name, package] = Extension(
+        found[point.name, package] = Plugin(
             group=group, name=point.name, package=package, version=version, target=point.value, point=point
         )
     return tuple(found[key] for key in sorted(found))

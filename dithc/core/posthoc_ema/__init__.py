@@ -1,7 +1,7 @@
 """Averages of weights over training with power-function profiles (Karras et al. 2024, section 3): pure functions.
 
-Contents: `decay_at` returns the decay of an average at a step. `Profile` is an average of a length after a step.
-`combine` computes an average of any length from stored averages, because the best length is only known after
+Contents: `decay_at_step` returns the decay of an average at a step. `PowerFunctionProfile` is an average of a length after a
+step. `combine_profiles` computes an average of any length from stored averages, because the best length is only known after
 evaluation.
 
 Invariants: the package holds no weights. A length is the relative standard deviation of a profile in time, sigma_rel
@@ -14,10 +14,18 @@ from dithc.core.posthoc_ema.power_function import (
     LARGEST_MISFIT,
     LONGEST,
     SHORTEST,
-    Combination,
-    Profile,
-    combine,
-    decay_at,
+    PowerFunctionProfile,
+    ProfileCombination,
+    combine_profiles,
+    decay_at_step,
 )
 
-__all__ = ["LARGEST_MISFIT", "LONGEST", "SHORTEST", "Combination", "Profile", "combine", "decay_at"]
+__all__ = [
+    "LARGEST_MISFIT",
+    "LONGEST",
+    "SHORTEST",
+    "PowerFunctionProfile",
+    "ProfileCombination",
+    "combine_profiles",
+    "decay_at_step",
+]

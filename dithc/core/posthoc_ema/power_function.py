@@ -42,13 +42,13 @@ def gamma_of(length: float) -> float:
     return float(np.roots([1.0, 7.0, 16.0 - share, 12.0 - share]).real.max())
 
 
-def decay_at(step: int, *, length: float) -> float:
+def decay_at_step(step: int, *, length: float) -> float:
     """Return the decay after optimizer step `step` (from 1, which discards older weights): (1 - 1 / t)^(gamma + 1)."""
     return float((1.0 - 1.0 / step) ** (gamma_of(length) + 1.0))
 
 
 @dataclass(frozen=True)
-class Profile:
+class PowerFunctionProfile:
     """Profile of an average of one length after a step (from 1)."""
 
     step: int
@@ -56,7 +56,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Combination:
+class ProfileCombination:
     """A profile as a sum of stored profiles.
 
     Attributes:
@@ -68,7 +68,7 @@ class Combination:
     misfit: float
 
 
-def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
+def combine_profiles(wanted: PowerFunctionProfile, stored: Sequence[PowerFunctionProfile]) -> ProfileCombination:
     """Return the sum of stored profiles with the least squared distance from a requested profile; the shares sum to 1.
 
     Args:
@@ -87,7 +87,7 @@ def combine(wanted: Profile, stored: Sequence[Profile]) -> Combination:
     scaled = free + total * (1.0 / norms[-1] - of_one @ free) / (of_one @ total)  # (K)
     squared = 1.0 - 2.0 * scaled @ towards + scaled @ among @ scaled
     shares = scaled * norms[-1] * of_one
-    return Combination(tuple(shares.tolist()), math.sqrt(max(0.0, float(squared))))
+    return ProfileCombination(tuple(shares.tolist()), math.sqrt(max(0.0, float(squared))))
 
 
 def _products(gammas: "Float64", ends: "Float64") -> "Float64":

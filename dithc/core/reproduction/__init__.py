@@ -1,7 +1,7 @@
 """Documents of the paper targets, and the numbers printed in the paper.
 
-Contents: `Document` holds the `Cell`, `Series` and `Picture` records of one table or figure (`TARGETS`) in a sealed
-JSON file. `Reference` and `published` read the printed numbers.
+Contents: `TargetResult` holds the `ResultCell`, `Series` and `ResultImage` records of one table or figure (`TARGETS`) in a sealed
+JSON file. `Reference` and `published_value` read the printed numbers.
 
 Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the
 printed number is computed. A document is validated when it is built and when it is read.
@@ -9,18 +9,18 @@ printed number is computed. A document is validated when it is built and when it
 Extending: add a field to its class. Printed numbers go into `published_values.yaml`.
 """
 
-from dithc.core.reproduction.published_values import Printed, Reference, published, read_reference
-from dithc.core.reproduction.target_result import STATUSES, TARGETS, Cell, Document, Picture, Series
+from dithc.core.reproduction.published_values import Printed, Reference, published_value, read_reference
+from dithc.core.reproduction.target_result import STATUSES, TARGETS, ResultCell, ResultImage, Series, TargetResult
 
 __all__ = [
     "STATUSES",
     "TARGETS",
-    "Cell",
-    "Document",
-    "Picture",
     "Printed",
     "Reference",
+    "ResultCell",
+    "ResultImage",
     "Series",
-    "published",
+    "TargetResult",
+    "published_value",
     "read_reference",
 ]

@@ -59,7 +59,7 @@ def read_reference() -> Reference:
     return Reference(source=content["source"], tables=tables, scaling=content["scaling"])
 
 
-def published(target: str, row: str, column: str) -> float | None:
+def published_value(target: str, row: str, column: str) -> float | None:
     """Return a number printed in a table or figure such as `table2` or `fig9`; None if the paper prints none.
 
     `row` is the first column, or the first two joined by a space if the first one is ambiguous: `112 XL/2`.

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import problem
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import user_error
 
 TARGETS = ("table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56")
 Status = Literal["measured", "simulated", "published", "skipped", "out of memory"]
@@ -30,7 +30,7 @@ def _finite(where: str, **numbers: float | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class ResultCell:
     """One number of a target, at a row and column of its table or figure.
 
     Attributes:
@@ -113,7 +113,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class ResultImage:
     """One image of a figure; `path` is relative to the page, `alt` is its text alternative."""
 
     label: str
@@ -123,7 +123,7 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class TargetResult:
     """A reproduced table or figure of the paper, one of `TARGETS`.
 
     Attributes:
@@ -143,9 +143,9 @@ class Document:
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     digest: str = ""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[ResultCell, ...] = ()
     series: tuple[Series, ...] = ()
-    images: tuple[Picture, ...] = ()
+    images: tuple[ResultImage, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -162,15 +162,15 @@ class Document:
         content = asdict(self)
         for record, cell in zip(content["cells"], self.cells, strict=True):
             record["ratio"] = cell.ratio
-        return seal(content)
+        return dump_checksummed(content)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse a document. Raise ValueError if a byte was altered, or if the content has another form."""
-        content = unseal(text)
+        content = load_checksummed(text)
         parts = {
             name: [_of(kind, one) for one in content.pop(name, ())]
-            for name, kind in (("cells", Cell), ("series", Series), ("images", Picture))
+            for name, kind in (("cells", ResultCell), ("series", Series), ("images", ResultImage))
         }
         return cls(**_fields(cls, content), **parts)  # type: ignore[arg-type]
 
@@ -178,9 +178,9 @@ class Document:
     def read(cls, path: Path) -> Self:
         """Read a document from a file, or raise UserError."""
         try:
-            return cls.from_json(plain(path).read_text(encoding="utf-8"))
+            return cls.from_json(require_regular_file(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise problem(
+            raise user_error(
                 f"the document of a target cannot be read from {path}",
                 got=f"{type(error).__name__}: {error}",
                 expected="a JSON document of `dithc paper`",

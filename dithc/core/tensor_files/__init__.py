@@ -1,6 +1,6 @@
 """Named tensors in safetensors files, complete or in pieces over several files.
 
-Contents: `Piece` is a part of a named tensor, and `assemble` joins pieces. `TensorFile` is the content of a file.
+Contents: `TensorPiece` is a part of a named tensor, and `assemble` joins pieces. `TensorFile` is the content of a file.
 `write_file` writes and hashes it in blocks; `write_tensors` writes complete tensors. `read_tensors` reads complete
 tensors from any number of files, and `read_external` reads weights of other programs.
 
@@ -9,20 +9,27 @@ complete tensors. Any safetensors reader accepts a file of complete tensors. If 
 describe its pieces. Files of one name are numbered `model-00001-of-00002.safetensors`. Reading maps files into memory
 and holds at most one assembled tensor. Equal content produces equal bytes.
 
-Extending: another partitioning of tensors is a field of `Piece`, which `safetensors_file.py` stores in the metadata and
+Extending: another partitioning of tensors is a field of `TensorPiece`, which `safetensors_file.py` stores in the metadata and
 `reading.py` reads.
 """
 
 from dithc.core.tensor_files.reading import read_external, read_tensors
-from dithc.core.tensor_files.safetensors_file import Piece, TensorFile, assemble, numbered, write_file, write_tensors
+from dithc.core.tensor_files.safetensors_file import (
+    TensorFile,
+    TensorPiece,
+    assemble,
+    shard_name,
+    write_file,
+    write_tensors,
+)
 
 __all__ = [
-    "Piece",
     "TensorFile",
+    "TensorPiece",
     "assemble",
-    "numbered",
     "read_external",
     "read_tensors",
+    "shard_name",
     "write_file",
     "write_tensors",
 ]

@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dithc.core.integrity import parse
+from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError
-from dithc.core.tensor_files.safetensors_file import PIECES_KEY, Piece, assemble
+from dithc.core.tensor_files.safetensors_file import PIECES_KEY, TensorPiece, assemble
 from dithc.core.weights import content_of, files_of, unreadable, unwrapped
 
 # Exceptions of damaged files and of wrong descriptions of pieces.
@@ -96,7 +96,7 @@ class _Tensors(Mapping[str, Tensor]):
             handle: Any = safe_open(file, framework="pt")
             said = handle.metadata() or {}
             self.metadata = self.metadata or dict(said)
-            cut: dict[str, dict[str, Any]] = parse(said.get(PIECES_KEY, "{}"))
+            cut: dict[str, dict[str, Any]] = parse_json(said.get(PIECES_KEY, "{}"))
             for key in handle.keys():  # noqa: SIM118  it is not a mapping
                 piece = cut.get(key, {})
                 name = piece.get("name", key)
@@ -109,10 +109,12 @@ class _Tensors(Mapping[str, Tensor]):
         try:
             for handle, key, cut in found:
                 values: Tensor = handle.get_tensor(key)
-                piece = Piece.whole(name, values)
+                piece = TensorPiece.whole(name, values)
                 if cut:
                     shape = tuple(cut["shape"])
-                    piece = Piece(name=name, values=values, shape=shape, dim=cut["dim"], start=cut.get("start", 0))
+                    piece = TensorPiece(
+                        name=name, values=values, shape=shape, dim=cut["dim"], start=cut.get("start", 0)
+                    )
                 pieces.append(piece)
             return assemble(pieces)[name]
         except DAMAGE as error:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
-from dithc.core.tensor_files.writing import NewFile, whole_blocks
+from dithc.core.logging import user_error
+from dithc.core.tensor_files.writing import DirectFileWriter, whole_blocks
 
 PIECES_KEY = "pieces"
 ALIGNMENT = 8  # of the first tensor's bytes, required by the format
@@ -42,7 +42,7 @@ TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class TensorPiece:
     """A part of a tensor.
 
     Attributes:
@@ -60,7 +60,7 @@ class Piece:
     start: int = 0
 
     @classmethod
-    def whole(cls, name: str, values: Tensor) -> "Piece":
+    def whole(cls, name: str, values: Tensor) -> "TensorPiece":
         return cls(name=name, values=values, shape=tuple(values.shape), dim=None if values.dim() == 0 else 0)
 
     @property
@@ -68,19 +68,19 @@ class Piece:
         return self.values.numel() == math.prod(self.shape)
 
 
-def assemble(pieces: Iterable[Piece]) -> dict[str, Tensor]:
+def assemble(pieces: Iterable[TensorPiece]) -> dict[str, Tensor]:
     """Assemble complete tensors by name from all of their pieces, in any order.
 
     Raises:
         UserError: Pieces of a tensor overlap, leave a gap, or disagree about its shape.
     """
-    by_name: dict[str, list[Piece]] = {}
+    by_name: dict[str, list[TensorPiece]] = {}
     for piece in pieces:
         by_name.setdefault(piece.name, []).append(piece)
     return {name: _whole(parts) for name, parts in by_name.items()}
 
 
-def _whole(parts: list[Piece]) -> Tensor:
+def _whole(parts: list[TensorPiece]) -> Tensor:
     first = parts[0]
     if len(parts) == 1 and first.is_whole:
         return first.values.reshape(first.shape)
@@ -94,7 +94,7 @@ def _whole(parts: list[Piece]) -> Tensor:
     else:
         if at == length:
             return torch.cat([part.values for part in parts], dim=dim).reshape(first.shape)
-    raise problem(
+    raise user_error(
         f"tensor {first.name} cannot be assembled",
         got=", ".join(f"{tuple(part.values.shape)} at {part.start} along {part.dim} of {part.shape}" for part in parts),
         expected=f"contiguous parts up to {length}",
@@ -113,11 +113,11 @@ class TensorFile:
     """
 
     TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     said: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pieces: Iterable[Piece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
+    def of(cls, pieces: Iterable[TensorPiece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
         """Sort pieces: wide types first, which aligns each piece to its width, then by name and position."""
         held = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
         held.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
@@ -158,7 +158,7 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
     `check` is called before every block; its exception aborts the writing. Raises OSError if the disk is full.
     """
     digest, size = hashlib.sha256(), 0
-    with NewFile(path) as file:
+    with DirectFileWriter(path) as file:
         for block in whole_blocks(content.parts()):
             check()
             digest.update(block)
@@ -170,10 +170,10 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
     """Write a file of complete tensors, with `said` in its metadata; OSError if the disk is full or not writable."""
-    write_file(path, TensorFile.of((Piece.whole(name, value) for name, value in tensors.items()), said=said))
+    write_file(path, TensorFile.of((TensorPiece.whole(name, value) for name, value in tensors.items()), said=said))
 
 
-def numbered(name: str, number: int, count: int) -> str:
+def shard_name(name: str, number: int, count: int) -> str:
     """Return the name of shard `number` (from 0) of `count`; a single file keeps `name`."""
     path = Path(name)
     return name if count == 1 else f"{path.stem}-{number + 1:05d}-of-{count:05d}{path.suffix}"

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import numpy as np
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
 # A block is long compared with a thread switch, and short enough that a cancelled write ends soon. It consists of
 # complete pages.
@@ -24,7 +24,7 @@ BLOCK_BYTES = 8 << 20
 FLUSH_BYTES = 64 << 20
 DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
@@ -44,7 +44,7 @@ def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
         yield block[:filled].data
 
 
-class NewFile:
+class DirectFileWriter:
     """Context manager of a file that is written from the start; all methods raise OSError as the system does."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class NewFile:
         if not self._is_direct:
             _say_cached(path.parent)
 
-    def __enter__(self) -> "NewFile":
+    def __enter__(self) -> "DirectFileWriter":
         return self
 
     def __exit__(

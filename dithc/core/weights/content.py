@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import UserError, user_error
 
 HEAD_BYTES = 4096
 HEAD_LENGTH_BYTES, LONGEST_HEAD = 8, 100_000_000  # of the safetensors format
@@ -51,7 +51,7 @@ class Content(NamedTuple):
 
 def content_of(path: Path) -> Content:
     """Identify the content of a file; OSError if it is missing, not a plain file or unreadable."""
-    size = plain(path).stat().st_size
+    size = require_regular_file(path).stat().st_size
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
         if not head:
@@ -114,7 +114,7 @@ def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
     expected: int | str = f"at least {start}"
     if start <= size:
         try:
-            tensors = parse(file.read(length))
+            tensors = parse_json(file.read(length))
             ends = [one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"]
             expected = start + max(ends, default=0)
             if size >= expected:
@@ -142,4 +142,4 @@ def unreadable(
         got = f"{path.name}: {content.words}" + ("" if content.fix or not cause else f"; {cause}")
     except OSError as missing:
         content, got = Content(""), cause or str(missing)
-    return problem(what, got=got, expected=expected, fix=content.fix or fix)
+    return user_error(what, got=got, expected=expected, fix=content.fix or fix)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, user_error
 
 DIFFUSERS_FILE = "diffusion_pytorch_model.safetensors"
 NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})$")
@@ -22,7 +22,7 @@ WRAPPERS = frozenset(
 Fabric."""
 AVERAGED = "n_averaged"  # counter of torch.optim.swa_utils.AveragedModel
 T = TypeVar("T")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -44,7 +44,7 @@ def files_of(path: Path) -> list[Path]:
     if path.suffix == ".json" and ".index" in path.suffixes and path.exists():
         return _of_index(path)
     if path.exists() and not NUMBERED.search(path.stem):
-        return [plain(path)]
+        return [require_regular_file(path)]
     stem = NUMBERED.sub("", path.stem)
     counts = {
         int(match[2])
@@ -58,7 +58,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _of_index(path: Path) -> list[Path]:
-    content = parse(plain(path).read_text())
+    content = parse_json(require_regular_file(path).read_text())
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"{path.name}: no `weight_map` of shards")
@@ -92,7 +92,7 @@ def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
     if len(set(names.values())) < len(names):
         twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
         got, expected = f"{twice} twice", "each name once, with or without prefixes of wrappers"
-        raise problem(f"names in {source}", got=got, expected=expected, fix="save the weights of one model alone")
+        raise user_error(f"names in {source}", got=got, expected=expected, fix="save the weights of one model alone")
     log.info(
         "%s: removed the wrapper prefixes %s from names of weights", source, ", ".join(f"{one}." for one in removed)
     )

@@ -1,8 +1,8 @@
 """Outputs of stages as arrays with names, units and georeference, and as files for other programs.
 
 Purpose: shards contain numbers in [-1, 1] without names, for training. Other programs need physical values.
-Contents: `read` opens a stage with arrays (scenes, tiles, latents, samples, features) as an xarray.DataArray that is
-read on access. `Generated` returns samples in the units of their dataset. `write` exports generated images or real
+Contents: `open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features) as an xarray.DataArray that is
+read on access. `GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated images or real
 tiles as cloud-optimized GeoTIFF or zarr.
 Invariants: values are the inverse of the dataset's scaling, in the integer type of its source, each within half a step.
 Values beyond this type are clipped and counted. Real tiles have the coordinate system of their scene. Generated images
@@ -13,11 +13,22 @@ Extending: a stage with arrays is a function in `open_stage.py`. A format is a m
 `export_images.Format`.
 """
 
-from dithc.data.export.export_images import write
-from dithc.data.export.find_inputs import input_of
-from dithc.data.export.generated import Generated
+from dithc.data.export.export_images import export_images
+from dithc.data.export.find_inputs import find_input
+from dithc.data.export.generated import GeneratedImages
 from dithc.data.export.lazy_arrays import Read, taken, variable
-from dithc.data.export.open_stage import Content, along, read
+from dithc.data.export.open_stage import StageArrays, along, open_stage
 from dithc.data.export.ro_crate import write_ro_crate
 
-__all__ = ["Content", "Generated", "Read", "along", "input_of", "read", "taken", "variable", "write", "write_ro_crate"]
+__all__ = [
+    "GeneratedImages",
+    "Read",
+    "StageArrays",
+    "along",
+    "export_images",
+    "find_input",
+    "open_stage",
+    "taken",
+    "variable",
+    "write_ro_crate",
+]

@@ -10,19 +10,19 @@ from typing import Any, Literal
 import numpy as np
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.data import products
-from dithc.data.export.images import RealTiles, Samples
+from dithc.data.export.images import GeneratedImageExport, RealTiles
 from dithc.data.export.zarr_store import require_zarr, write_zarr
 
 Stage = Literal["sample", "tiles"]
 Format = Literal["geotiff", "zarr"]
 STORE = "images.zarr"
 OVERVIEWS = 4 / 3  # bytes of an image with all overviews, divided by bytes of the image
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: str = ":") -> dict[str, Any]:
+def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: str = ":") -> dict[str, Any]:
     """Export the images of a manifest in the integer type of their dataset.
 
     Args:
@@ -40,7 +40,9 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
             not installed, or the disk is full.
     """
     begun = time.monotonic()
-    images: Samples | RealTiles = Samples(manifest) if stage == "sample" else RealTiles(manifest)
+    images: GeneratedImageExport | RealTiles = (
+        GeneratedImageExport(manifest) if stage == "sample" else RealTiles(manifest)
+    )
     if layout == "zarr" and not images.are_scenes:
         require_zarr()
     source = images.manifest
@@ -73,7 +75,7 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
                 seconds=round(time.monotonic() - begun, 3),
             ).write(folder / "manifest.json")
     except OSError as error:
-        raise problem(
+        raise user_error(
             f"images could not be written to {out}",
             got=error,
             expected="a writable folder with enough disk space; an earlier export is unchanged",
@@ -83,9 +85,9 @@ def write(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: st
     return numbers
 
 
-def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, out: Path) -> None:
+def _check_scenes(images: GeneratedImageExport | RealTiles, count: int, *, layout: Format, out: Path) -> None:
     if layout != "geotiff":
-        raise problem(
+        raise user_error(
             "scenes are written by rows",
             got=f"--format {layout}",
             expected="--format geotiff",
@@ -96,7 +98,7 @@ def _check_scenes(images: Samples | RealTiles, count: int, *, layout: Format, ou
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
     free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
     if needed > free:
-        raise problem(
+        raise user_error(
             f"{count} scene(s) of {' x '.join(map(str, images.image_shape))} are larger than the disk of {out}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"up to {needed / 1e9:.2f} GB, with overviews and one uncompressed scene",
@@ -111,7 +113,7 @@ def _chosen(select: str, count: int) -> range:
         chosen = range(int(first or 0), int(end or count))
         if chosen and chosen.stop <= count:
             return chosen
-    raise problem(
+    raise user_error(
         "--select selects no images",
         got=select,
         expected=f"FIRST:END within 0:{count}, without END itself",

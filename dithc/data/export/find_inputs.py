@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 
-def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
+def find_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
     """Return path and manifest of an input of a stage, or None.
 
     The digest identifies the input. The search tries `at`, the recorded path, and the same folder of results as
@@ -23,11 +23,11 @@ def input_of(path: Path, manifest: Manifest, *, stage: str, at: Path | None = No
 
 
 def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest]:
-    """Return the result of `input_of`, or raise UserError if it is None."""
-    found = input_of(path, manifest, stage=stage, at=at)
+    """Return the result of `find_input`, or raise UserError if it is None."""
+    found = find_input(path, manifest, stage=stage, at=at)
     if found is None:
         recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
-        raise problem(
+        raise user_error(
             f"the {'scenes' if stage == 'stage' else stage} of {path} were not found",
             got="no manifest of this stage and digest",
             expected=f"one of its inputs at the recorded path or in the same folder of results: {recorded}",

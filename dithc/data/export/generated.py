@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest
 from dithc.core.integrity import json_documents
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import needed_input
-from dithc.data.export.lazy_arrays import Joined
+from dithc.data.export.lazy_arrays import ConcatenatedArrays
 
 PICTURES = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that work on the displayed bands
 
 
-class Generated:
+class GeneratedImages:
     """Samples of a manifest.
 
     Attributes:
@@ -43,17 +43,17 @@ class Generated:
         self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
         names = self._named(".npy")
         if not names:
-            raise problem(
+            raise user_error(
                 f"{path} lists no images in the units of its dataset",
                 got=f"{len(self.manifest.files)} other files",
                 expected="shard-00000.npy, shard-00001.npy, ...",
                 fix="run `dithc sample` again",
             )
         self._paths = [path.parent / name for name in names]
-        self._joined = Joined(self._paths)
+        self._joined = ConcatenatedArrays(self._paths)
         self.shape, self.count = self._joined.shape, self._joined.shape[0]
         if self.shape[1] != len(self.bands.names):
-            raise problem(
+            raise user_error(
                 f"the images of {path} and their dataset have different bands",
                 got=f"{self.shape[1]} bands",
                 expected=f"{len(self.bands.names)} ({', '.join(self.bands.names)})",
@@ -74,7 +74,7 @@ class Generated:
         if lines is None:
             scaled = self._joined.read(rows, ())
         else:  # map the files per call, so that memory does not keep the lines of a scene
-            scaled = Joined(self._paths).read(rows, (slice(None), lines))
+            scaled = ConcatenatedArrays(self._paths).read(rows, (slice(None), lines))
         if self._pictures:
             return self.bands.physical(scaled.astype(np.float32) * np.float32(127.5) + np.float32(127.5))
         return self.stretch.unscale(scaled)

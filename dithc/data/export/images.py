@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.data import Tiles, products
-from dithc.data.export.find_inputs import input_of, needed_input
-from dithc.data.export.generated import Generated
+from dithc.data.export.find_inputs import find_input, needed_input
+from dithc.data.export.generated import GeneratedImages
 from dithc.data.export.open_stage import tile_places
 
 Clipped = npt.NDArray[np.int64]
@@ -29,10 +29,10 @@ OF_SAMPLES = (
 VALUES = 1 << 22  # values of a scene per read
 # Local system in meters from a corner, so that programs can measure lengths and areas.
 NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Samples(Generated):
+class GeneratedImageExport(GeneratedImages):
     """Generated images of a manifest, numbered for export."""
 
     @property
@@ -45,7 +45,7 @@ class Samples(Generated):
         """Common tags of all images."""
         said = {"evaluation": self.manifest.name}
         said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
-        if trained := input_of(self.path, self.manifest, stage="train"):
+        if trained := find_input(self.path, self.manifest, stage="train"):
             said["checkpoint"] = trained[1].digest
         elif self.manifest.numbers.get("step") is not None:
             log.warning(f"omitting the checkpoint tag: the training run of {self.path} was not found")
@@ -85,7 +85,7 @@ class Samples(Generated):
 
 
 class RealTiles:
-    """Accepted tiles of a manifest with place and mask, with the attributes and methods of `Samples` for export."""
+    """Accepted tiles of a manifest with place and mask, with the attributes and methods of `GeneratedImageExport` for export."""
 
     are_scenes = False
 

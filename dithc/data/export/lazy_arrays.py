@@ -15,7 +15,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data import Rows, products
 
 Array = npt.NDArray[Any]
@@ -24,7 +24,7 @@ Read = Callable[[Rows, tuple[Key, ...]], Array]
 """(numbers of images (n), index of each other axis) -> (n, ...)."""
 
 
-class Lazy(BackendArray):
+class LazyArray(BackendArray):
     """Array with images along its first axis.
 
     Pickles and copies contain paths and settings, not pixels. `opener` is an importable function, called at the first
@@ -45,7 +45,7 @@ class Lazy(BackendArray):
         self._path, self._digest, self._opener, self._arguments = path, digest, opener, arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lazy, (self.shape, self.dtype, self._path, self._digest, self._opener, *self._arguments)
+        return LazyArray, (self.shape, self.dtype, self._path, self._digest, self._opener, *self._arguments)
 
     @cached_property
     def _read(self) -> Read:
@@ -56,7 +56,7 @@ class Lazy(BackendArray):
             if manifest.digest == self._digest:
                 return self._opener(self._path, manifest, *self._arguments)
             got = f"digest {manifest.digest}"
-        raise problem(
+        raise user_error(
             f"{self._path} was moved or replaced after it was opened",
             got=got,
             expected=f"the manifest with digest {self._digest}",
@@ -85,8 +85,8 @@ def variable(
     opener: Callable[..., Read],
     *arguments: Any,
 ) -> xarray.Variable:
-    """Return an xarray variable of `Lazy`; `manifest` is path and content."""
-    array = Lazy(shape, dtype, manifest[0].absolute(), manifest[1].digest, opener, *arguments)
+    """Return an xarray variable of `LazyArray`; `manifest` is path and content."""
+    array = LazyArray(shape, dtype, manifest[0].absolute(), manifest[1].digest, opener, *arguments)
     return xarray.Variable(dims, indexing.LazilyIndexedArray(array))
 
 
@@ -97,7 +97,7 @@ def taken(block: Array, rest: tuple[Key, ...]) -> Array:
     return block
 
 
-class Joined:
+class ConcatenatedArrays:
     """Concatenation of arrays in several files along the first axis.
 
     The first read of a file compares its bytes with the manifest.

@@ -12,19 +12,19 @@ import numpy.typing as npt
 import xarray
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.data import Rows, Tiles, products
-from dithc.data.export.find_inputs import input_of
-from dithc.data.export.generated import Generated
-from dithc.data.export.lazy_arrays import Joined, Key, Read, taken, variable
+from dithc.data.export.find_inputs import find_input
+from dithc.data.export.generated import GeneratedImages
+from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, taken, variable
 
 Array = npt.NDArray[Any]
 IMAGE_DIMS = ("image", "band", "y", "x")
 SAID = ("described", "run", "at", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Content(NamedTuple):
+class StageArrays(NamedTuple):
     """Array of a stage, its coordinates and its attributes."""
 
     array: xarray.Variable
@@ -32,10 +32,10 @@ class Content(NamedTuple):
     attributes: dict[str, Any]
 
 
-Opener = Callable[[Path, Manifest, int | None], Content]
+Opener = Callable[[Path, Manifest, int | None], StageArrays]
 
 
-def read(manifest: Path | str, *, image: int | None = None, latents: Opener | None = None) -> xarray.DataArray:
+def open_stage(manifest: Path | str, *, image: int | None = None, latents: Opener | None = None) -> xarray.DataArray:
     """Open the output of a stage. Pixels are read from disk on access.
 
     Args:
@@ -60,7 +60,7 @@ def read(manifest: Path | str, *, image: int | None = None, latents: Opener | No
     stages = STAGES | ({"latents": latents} if latents else {})
     if content.stage not in stages:
         got, expected = f"stage {content.stage!r}", ", ".join(stages)
-        raise problem(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
+        raise user_error(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
     opened = stages[content.stage](path, content, image)
     said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
     attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | said | opened.attributes
@@ -73,7 +73,7 @@ def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
     numbers = whole.coords["image"].values
     if image not in numbers:
         expected = f"0 to {numbers.max(initial=0)}"
-        raise problem(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
+        raise user_error(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
     chosen = whole.sel(image=image)
     if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
         left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
@@ -99,12 +99,12 @@ def _scene_masks(path: Path, _: Manifest, first: int) -> Read:
     return lambda rows, rest: np.concatenate([taken(scenes.mask_of(first + row)[None], rest) for row in rows])
 
 
-def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
+def _scenes(path: Path, manifest: Manifest, image: int | None) -> StageArrays:
     scenes = products.Scenes(path.parent)
     bands = products.Bands.of(scenes.index)
     sides = list(zip(scenes.columns["height"], scenes.columns["width"], strict=True))
     if image is None and len(set(sides)) > 1:
-        raise problem(
+        raise user_error(
             f"the scenes of {path} have different shapes",
             got=f"{len(sides)} scenes of {len(set(sides))} shapes",
             expected="scenes of one shape, or the number of a single scene",
@@ -121,7 +121,7 @@ def _scenes(path: Path, manifest: Manifest, image: int | None) -> Content:
     columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
     places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
     coordinates = {**along(columns), **_located(places), "mask": mask}
-    return Content(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
+    return StageArrays(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
 
 
 def _tile_pixels(path: Path, _: Manifest) -> Read:
@@ -130,13 +130,13 @@ def _tile_pixels(path: Path, _: Manifest) -> Read:
     return lambda rows, rest: taken(bands.physical(tiles.stored(rows)), rest)
 
 
-def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
+def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     tiles = Tiles(path.parent)
     bands, size = products.Bands.of(tiles.info), tiles.info["size"]
 
     columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
     coordinates = along({name: columns[name] for name in ("tile_id", "split", "label")})
-    found = input_of(path, manifest, stage="stage")
+    found = find_input(path, manifest, stage="stage")
     if found is None:
         log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
     else:
@@ -145,7 +145,7 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> Content:
     shape = (tiles.count, len(bands.names), size, size)
     array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)
     everything = {"image": np.arange(tiles.count), **coordinates, "band": list(bands.names)}
-    return Content(array, everything, _said(bands, tiles.info))
+    return StageArrays(array, everything, _said(bands, tiles.info))
 
 
 def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
@@ -163,30 +163,32 @@ def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[
 
 
 def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:
-    made = Generated(path, tiles=tiles)
+    made = GeneratedImages(path, tiles=tiles)
     return lambda rows, rest: taken(made.physical(rows), rest)
 
 
-def _samples(path: Path, manifest: Manifest, _: int | None) -> Content:
-    made = Generated(path)
+def _samples(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
+    made = GeneratedImages(path)
     array = variable(IMAGE_DIMS, made.shape, np.float32, (path, manifest), _sample_pixels, made.tiles.absolute())
     coordinates = {"image": np.arange(made.count), **along({"label": made.labels}), "band": list(made.bands.names)}
-    return Content(array, coordinates, _said(made.bands, made.info))
+    return StageArrays(array, coordinates, _said(made.bands, made.info))
 
 
-def _joined(path: Path, manifest: Manifest) -> Joined:
+def _joined(path: Path, manifest: Manifest) -> ConcatenatedArrays:
     names = [entry["path"] for entry in manifest.files]
-    return Joined([path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")])
+    return ConcatenatedArrays(
+        [path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")]
+    )
 
 
 def _feature_rows(path: Path, manifest: Manifest) -> Read:
     return _joined(path, manifest).read
 
 
-def _features(path: Path, manifest: Manifest, _: int | None) -> Content:
+def _features(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     joined = _joined(path, manifest)
     array = variable(("image", "feature"), joined.shape, joined.dtype, (path, manifest), _feature_rows)
-    return Content(array, {"image": np.arange(joined.shape[0])}, {})
+    return StageArrays(array, {"image": np.arange(joined.shape[0])}, {})
 
 
 def along(columns: dict[str, Any]) -> dict[str, Any]:

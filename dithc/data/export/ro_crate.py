@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 METADATA, WORKFLOW = "ro-crate-metadata.json", "ro-crate-workflow.smk"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
@@ -47,7 +47,7 @@ def write_ro_crate(folder: Path, *, workflow: Path) -> tuple[Path, int]:
     """
     paths = sorted([*folder.glob("*/*/manifest.json"), *folder.glob("runs/*/step_*.json")])
     if not paths:
-        raise problem(
+        raise user_error(
             f"{folder} is not a result folder",
             got="no manifests",
             expected="results/NAME with the manifest of at least one stage",

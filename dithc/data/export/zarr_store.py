@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data import products
 
 IMAGES_PER_CHUNK = 16
@@ -20,7 +20,7 @@ NO_PLACE = (float("nan"),) * 6
 
 def require_zarr() -> None:
     if find_spec("zarr") is None:
-        raise problem(
+        raise user_error(
             "zarr is not installed",
             got="--format zarr without this package",
             expected="zarr 3 or later",

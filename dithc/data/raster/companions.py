@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from rasterio.transform import Affine
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data.file_checks import open_regular
 from dithc.data.grids import GeoTransform
 
@@ -29,7 +29,7 @@ def companion(path: Path, *ends: str) -> Path | None:
     beside = next((place for place in places if os.path.lexists(place)), None)
     folders = {os.path.realpath(raster.parent) for raster in rasters}
     if beside is not None and os.path.dirname(os.path.realpath(beside)) not in folders:
-        raise problem(
+        raise user_error(
             f"a file next to {path} is a link to another folder",
             got=f"{beside.name}, which leads to {os.path.realpath(beside)}",
             expected="a file in the folder of the raster",
@@ -46,7 +46,7 @@ def check_aux(path: Path) -> None:
     with aux.open("rb") as file:
         text = file.read(AUX_BYTES)
     if len(text) == AUX_BYTES or any(word in text for word in (*AUX_PLACE, *AUX_NUMBERS)):
-        raise problem(
+        raise user_error(
             f"the place, the no-data value or the scale of {path} is declared in a file next to it",
             got=aux.name,
             expected="one file with all of them; GDAL's .aux.xml is not evaluated",
@@ -68,7 +68,7 @@ def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
         if not np.isfinite([a, b, c, d, e, f]).all() or a * e == b * d:
             raise ValueError
     except ValueError:
-        raise problem(
+        raise user_error(
             f"{world} is not a world file",
             got=repr(text[:40]),
             expected="six numbers: the sides of a pixel and the center of the first pixel",

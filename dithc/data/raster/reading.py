@@ -19,7 +19,7 @@ import rasterio
 from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.windows import Window
 
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import check_room, open_regular
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.companions import check_aux, companion, read_world
@@ -55,7 +55,7 @@ MOST_PARTIAL = 0.5
 LEAST_BLOCK_BYTES = 1 << 20
 NO_GRID = ((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.0, 0.0, -1.0, 0.0))
 """The identity, which GDAL returns for rasters without geotransform, and the identity with rows from north to south."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDA
                 got = f"{source.height} x {source.width} pixels"
     except (OSError, rasterio.errors.RasterioError) as error:
         got = str(error)
-    raise problem(
+    raise user_error(
         f"{beside} is not the mask of {path.name}",
         got=got,
         expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it next to a raster",

@@ -1,13 +1,13 @@
 """Readers of scenes, one module per `kind` of source.
 
-Contents: `read_scenes` lists the files of a source in sorted order. `Scenes` reads them one at a time, onto one grid,
+Contents: `read_scenes` lists the files of a source in sorted order. `SceneSource` reads them one at a time, onto one grid,
 or returns the reason for a rejection.
 
 Invariants: no property is guessed. Bands, units, layout and offset come from metadata or from the configuration. A
 file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix. A folder
 without files of the kind is an error.
 
-Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `Refused`) and its row in
+Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `SceneRejectedError`) and its row in
 `READERS`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data.archives import NoRoom, remove_abandoned
+from dithc.data.archives import DiskFullError, remove_stale_folders
 from dithc.data.npy_writer import NO_SPACE
 from dithc.data.parquet import Kind
 from dithc.data.readers.classes import check_splits
@@ -29,9 +29,9 @@ from dithc.data.readers.plugin import InstalledReader
 from dithc.data.readers.safe import SafeReader
 from dithc.data.readers.sentinel2_array import Sentinel2ArrayReader
 from dithc.data.readers.stac import StacReader
-from dithc.data.scene import Canvas, Reason, Refused, Rejection, Scene
+from dithc.data.scene import PixelBuffer, Reason, Rejection, Scene, SceneRejectedError
 
-__all__ = ["Scenes", "read_scenes", "scene_id", "state_of"]
+__all__ = ["SceneSource", "read_scenes", "scene_id", "state_of"]
 
 SCENE_MEMORY_BYTES = 256 << 20
 UNFOLDED = 12
@@ -63,17 +63,17 @@ class Reader(Protocol):
 
 
 READERS: dict[type, Callable[[Any, Path], Reader]] = {
-    datasets.Sentinel2: SafeReader,
-    datasets.Sentinel2Stac: StacReader,
-    datasets.Sentinel2Array: Sentinel2ArrayReader,
-    datasets.Gaofen2: Gaofen2Reader,
-    datasets.GeoTiff: GeoTiffReader,
-    datasets.ImageFolder: ImageFolderReader,
-    datasets.InstalledSource: InstalledReader,
+    datasets.Sentinel2Source: SafeReader,
+    datasets.Sentinel2StacSource: StacReader,
+    datasets.Sentinel2ArraySource: Sentinel2ArrayReader,
+    datasets.Gaofen2Source: Gaofen2Reader,
+    datasets.GeoTiffSource: GeoTiffReader,
+    datasets.ImageFolderSource: ImageFolderReader,
+    datasets.PluginSource: InstalledReader,
 }
 
 
-class Scenes:
+class SceneSource:
     """Scenes of a source: the length is the number of files, and iteration reads them one at a time."""
 
     def __init__(self, reader: Reader, folder: Path) -> None:
@@ -86,7 +86,7 @@ class Scenes:
 
     def __iter__(self) -> Iterator[Scene | Rejection]:
         for position in range(len(self)):
-            yield self.read(position, Canvas())
+            yield self.read(position, PixelBuffer())
 
     def path(self, position: int) -> Path:
         return self._reader.paths[position]
@@ -99,7 +99,7 @@ class Scenes:
         path = self.path(position)
         try:
             found = self._reader.inputs(path)
-        except (Refused, UserError, OSError):  # reported by `read`
+        except (SceneRejectedError, UserError, OSError):  # reported by `read`
             return None, 0
         self._reader.listing.read(found)
         state, size = state_of(found, relative_to=path.parent)
@@ -118,7 +118,7 @@ class Scenes:
         stated: int | None = getattr(self._reader, "memory_bytes", None)
         return stated or max(SCENE_MEMORY_BYTES, UNFOLDED * largest)
 
-    def read(self, position: int, canvas: Canvas) -> Scene | Rejection:
+    def read(self, position: int, canvas: PixelBuffer) -> Scene | Rejection:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
         if hasattr(self._reader, "canvas"):
             self._reader.canvas = canvas
@@ -126,14 +126,14 @@ class Scenes:
         try:
             check_name(path, self.folder)
             return self._reader.read(path)
-        except NoRoom:
+        except DiskFullError:
             raise
-        except Refused as error:
+        except SceneRejectedError as error:
             refused = error
         except UserError as error:
             refused = _retold(error)
         except MemoryError as error:
-            refused = Refused(
+            refused = SceneRejectedError(
                 Reason.READ_ERROR,
                 "the memory is too small for the file",
                 got=str(error) or "an allocation that failed",
@@ -143,7 +143,7 @@ class Scenes:
         except (OSError, ValueError, EOFError) as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:  # the canvas failed, not the scene
                 raise
-            refused = Refused(
+            refused = SceneRejectedError(
                 Reason.READ_ERROR,
                 "the file cannot be read",
                 got=str(error) or type(error).__name__,
@@ -153,18 +153,18 @@ class Scenes:
         return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
 
 
-def read_scenes(source: datasets.Source, folder: Path) -> Scenes:
+def read_scenes(source: datasets.Source, folder: Path) -> SceneSource:
     """List the scene files of a source under `folder` (a folder or one file), sorted; UserError if there are none."""
-    remove_abandoned()
+    remove_stale_folders()
     reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
-    return Scenes(reader(source, folder), folder)
+    return SceneSource(reader(source, folder), folder)
 
 
-def _retold(error: UserError) -> Refused:
+def _retold(error: UserError) -> SceneRejectedError:
     """Convert a user error of another module (title, then `got:`, `expected:`, `fix:`) to a rejection."""
     what, *lines = str(error).splitlines()
     said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
-    return Refused(
+    return SceneRejectedError(
         Reason.READ_ERROR,
         what,
         got=said.get("got", ""),

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import printable
 
 KINDS = {
@@ -24,7 +24,7 @@ WEAK = {"unlabeled"}
 NOISE = r"set|split|data|images?|imgs?|part|shard"
 SPLIT, DROPPED = re.compile(rf"({'|'.join(WORDS)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
 BETWEEN, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def check_apart(folder: Path, folders: list[Path]) -> None:
@@ -41,7 +41,7 @@ def check_apart(folder: Path, folders: list[Path]) -> None:
 
 
 def _within(inner: Path, outer: Path) -> UserError:
-    return problem(
+    return user_error(
         f"the content of {printable(str(inner))} is also in another class folder",
         got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
         expected="separate class folders, so that each image has one label",
@@ -79,7 +79,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> N
         select = f"set `source.include: ['{pattern}']`"
         if chosen.is_dir() and (parent == folder or sum(place.name == chosen.name for place in places) == 1):
             select = f"set `source.path: {printable(str(chosen))}`"
-        raise problem(
+        raise user_error(
             f"{printable(str(parent))} (`source.path`) contains splits of a dataset, not classes",
             got=names,
             expected="one split: validation and test images must not be trained on",

@@ -17,7 +17,7 @@ from dithc.data.raster import read_raster
 from dithc.data.readers.listing import RASTERS
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import ABSENT, STRIP_ROWS, check_cover, read_file
-from dithc.data.scene import Array, Mask, Place, Reason, Refused
+from dithc.data.scene import Array, Georeference, Mask, Reason, SceneRejectedError
 
 INVALID_CLASSES = (0, 1)
 """Values of the scene classification: no data, saturated or defective."""
@@ -27,7 +27,7 @@ SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
 """Suffixes of scenes that are not part of the scene's name. Other dots belong to the names of granules."""
 
 
-def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, grid: Grid, mask: Array) -> None:
+def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductCloudsConfig, grid: Grid, mask: Array) -> None:
     """Mark invalid and cloudy pixels of a product's masks in (H, W); raise Refused for another grid or type."""
     if SCENE_CLASSIFICATION in files:
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
@@ -47,7 +47,7 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductClouds, g
 class SceneMasks:
     """Mask files of the scenes of a source, as `clouds.mask` declares them. Each folder is listed once."""
 
-    def __init__(self, clouds: datasets.Clouds) -> None:
+    def __init__(self, clouds: datasets.CloudsConfig) -> None:
         self._clouds, self._setting = clouds, clouds.mask
         self._found: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
 
@@ -63,7 +63,7 @@ class SceneMasks:
         starts = (start for start in _starts(stem) if start == stem or start not in stems)
         names = next((masks[start] for start in starts if start in masks), [])
         if len(names) != 1:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 f"the scene has {'several masks' if names else 'no mask'}",
                 got=", ".join(names) or "none",
@@ -87,7 +87,7 @@ class SceneMasks:
                 stems.add(stem)
         return masks, stems
 
-    def mark(self, files: list[Path], place: Place, mask: Array) -> None:
+    def mark(self, files: list[Path], place: Georeference, mask: Array) -> None:
         """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds."""
         for path in files:
             self._mark(path, place, mask)
@@ -98,7 +98,7 @@ class SceneMasks:
                 maximum_filter1d(near, 2 * reach + 1, axis=axis, output=near, mode="constant")
             _mark(mask, near == 1)
 
-    def _mark(self, path: Path, place: Place, mask: Array) -> None:
+    def _mark(self, path: Path, place: Georeference, mask: Array) -> None:
         setting = self._setting
         assert setting is not None
         if path.suffix.lower() == ".npy":
@@ -109,7 +109,7 @@ class SceneMasks:
             excluded = info.masked
         bands = values[np.newaxis] if values.ndim == 2 else values  # (C, H, W)
         if bands.shape[1:] != mask.shape or not same or len(bands) < setting.band:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.GRID_MISMATCH,
                 f"{path.name} is not on the pixels of its scene",
                 got=f"shape {values.shape}" + ("" if same else " at another place"),
@@ -121,7 +121,7 @@ class SceneMasks:
         invalid |= False if excluded is None else excluded  # (H, W)
         cloudy = ~(clear | invalid) if setting.cloud == "others" else np.isin(values, setting.cloud)
         if not (clear | invalid | cloudy).all():
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.UNITS_CONTRADICTION,
                 f"{path.name} has values that `clouds.mask` does not declare",
                 got=f"{values.dtype}, {np.unique(values[~(clear | invalid | cloudy)])[:5].tolist()}",

@@ -10,7 +10,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.artifacts import sha256_file
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.data.calibration import Acquisition, calibrate
 from dithc.data.file_checks import memory_bytes
 from dithc.data.parquet import Kind
@@ -24,12 +24,12 @@ from dithc.data.readers.gaofen2_l1a import (
     product_of,
     xml_beside,
 )
-from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id, tidy
-from dithc.data.readers.rasters import Raw, check_dtype, placed, read_pixels
+from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id, tidy
+from dithc.data.readers.rasters import RasterPixels, check_dtype, placed, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.rpc import rpc_beside
-from dithc.data.scene import Mask, Reason, Refused, Scene, Units
+from dithc.data.scene import Mask, Reason, Scene, SceneRejectedError, Units
 from dithc.data.xml import Element, find_text, read_xml
 
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
@@ -49,16 +49,16 @@ SHARPENED: dict[str, Kind] = {
     "sam_degrees": "float",
     "q": "float",
 }
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class Gaofen2Reader:
     """Reader of multispectral files; the panchromatic file of a product is only used for pansharpening."""
 
-    def __init__(self, source: datasets.Gaofen2, folder: Path) -> None:
+    def __init__(self, source: datasets.Gaofen2Source, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
-        self._beside = Beside()
+        self._beside = SidecarIndex()
         # An orthorectified product of level 1A may fill the memory, so that two do not fit.
         self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
@@ -123,7 +123,7 @@ class Gaofen2Reader:
             notes=raw.notes,
         )
 
-    def _read(self, path: Path, metadata: Element | None) -> tuple[Raw, dict[str, Any]]:
+    def _read(self, path: Path, metadata: Element | None) -> tuple[RasterPixels, dict[str, Any]]:
         source = self.source
         if path.suffix.lower() == ".npy" or self.ground is None:
             raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
@@ -133,7 +133,7 @@ class Gaofen2Reader:
         if info.crs is None and coefficients is not None:
             return self.ground.to_ground(path, pixels, info, coefficients, metadata)
         if source.pansharpen != "none":
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.CRS_WRONG,
                 "only products of level 1A are pansharpened",
                 got=f"an image in {info.crs}",
@@ -142,7 +142,7 @@ class Gaofen2Reader:
             )
         return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
-    def _sha256(self, path: Path, xml: Path | None, raw: Raw, *, ground: bool) -> str:
+    def _sha256(self, path: Path, xml: Path | None, raw: RasterPixels, *, ground: bool) -> str:
         """Return the hash of an archive, of a raster with mask and world file, or of all files read of a 1A product."""
         if is_archive(path):
             return sha256_file(path)
@@ -188,7 +188,7 @@ def _check_name(path: Path, facts: dict[str, Any]) -> None:
         taken = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
         same &= abs(taken - datetime.strptime(f"{named[4]}12", "%Y%m%d%H")) <= MOST_APART
     if not same:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.READ_ERROR,
             "the name of the product and its XML contradict each other",
             got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
-from dithc.core.logging import logger
-from dithc.data.archives import scratch, unpack
+from dithc.core.logging import get_logger
+from dithc.data.archives import scratch_folder, unpack
 from dithc.data.file_checks import check_room
 from dithc.data.grids import Grid, reproject_points
 from dithc.data.orthorectify import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.pansharpen import F32, Mask, averaged, gsa, reduced_resolution, shift_between
 from dithc.data.raster import RasterInfo, read_raster
-from dithc.data.readers.rasters import Raw, as_chw
+from dithc.data.readers.rasters import RasterPixels, as_chw
 from dithc.data.rpc import Rpc, check_covers, read_rpc, rpc_beside
-from dithc.data.scene import Array, Place, Reason, Refused
+from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError
 from dithc.data.xml import Element, find_text, read_xml
 
 PRODUCT = re.compile(r"((GF[126][A-D]?)_(PMS[12]?)_[EW][\d.]+_[NS][\d.]+_(\d{8})_L1A\d+)(?=[-_.]|$)")
@@ -38,7 +38,7 @@ FARTHEST_CORNER = 0.15
 """Largest error of a corner relative to the image side: 3,000 m of height seen at 20 degrees move a corner by 5%."""
 SHARPENING_BYTES = 12
 """Bytes per band and pixel: stored, interpolated and sharpened in fp32, and temporaries of numpy."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def product_of(path: Path) -> str | None:
@@ -61,10 +61,10 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
     def wanted(name: str) -> bool:
         return bool(MULTISPECTRAL.search(name) or SIDECAR.search(name) or (pan and PANCHROMATIC.search(name)))
 
-    with scratch(path) as folder:
+    with scratch_folder(path) as folder:
         found = [one for one in unpack(path, folder, wanted=wanted) if MULTISPECTRAL.search(one.name)]
         if len(found) != 1:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 "the archive does not contain one multispectral image",
                 got=", ".join(one.name for one in found) or "none",
@@ -77,23 +77,23 @@ def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
 class Orthorectifier:
     """Orthorectifies images of level 1A with one DEM, read once; raises UserError if the DEM is unusable."""
 
-    def __init__(self, source: datasets.Gaofen2) -> None:
+    def __init__(self, source: datasets.Gaofen2Source) -> None:
         self.source = source
         dem = None if source.dem is None else Path(source.dem)
         self.heights = read_heights(dem, height_m=source.height_m or 0.0)
 
-    def __reduce__(self) -> tuple[type["Orthorectifier"], tuple[datasets.Gaofen2]]:
+    def __reduce__(self) -> tuple[type["Orthorectifier"], tuple[datasets.Gaofen2Source]]:
         return Orthorectifier, (self.source,)  # another process reads the DEM itself
 
     def to_ground(
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
-    ) -> tuple[Raw, dict[str, Any]]:
+    ) -> tuple[RasterPixels, dict[str, Any]]:
         """Return the multispectral image (C, h, w) on a UTM grid of `gsd_m`, and facts for the table."""
         as_chw(pixels, bands=self.source.bands, layout="chw", alpha=info.alpha)
         if info.masked is not None:
             pixels[:, info.masked] = 0
         if info.nodata not in (None, 0):
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.READ_ERROR,
                 "an image of level 1A declares a no-data value other than 0",
                 got=f"{info.nodata:g}",
@@ -109,8 +109,8 @@ class Orthorectifier:
         else:
             pixels, measured, grid = self._sharpened(path, pixels, rpc)
             facts |= measured
-        place = Place(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        return Raw(pixels=pixels, place=place), facts
+        place = Georeference(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        return RasterPixels(pixels=pixels, place=place), facts
 
     def _sharpened(self, path: Path, pixels: Array, rpc: Rpc) -> tuple[Array, dict[str, Any], Grid]:
         """Return the image at the panchromatic pixel size (C, H, W), measured facts, and its grid."""
@@ -128,7 +128,7 @@ class Orthorectifier:
         valid = fine.any(axis=0) & (fine_pan > 0)
         coarse_valid = coarse.any(axis=0) & (averaged(valid.astype(np.float32), ratio) == 1.0)
         if not coarse_valid.any():
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.MISREGISTERED,
                 "the multispectral and the panchromatic image do not overlap",
                 got=f"{int(valid.sum())} pixels of both",
@@ -162,7 +162,7 @@ class Orthorectifier:
             return {"pansharpened": "gsa"}
         east, south = found.right * step_m, found.down * step_m
         if np.hypot(east, south) > self.source.max_shift * native_m:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.MISREGISTERED,
                 "the panchromatic image is not registered to the multispectral image",
                 got=f"{east:.2f} m to the east and {south:.2f} m to the south, in {found.windows} windows",
@@ -186,7 +186,7 @@ def panchromatic_files(path: Path) -> list[Path]:
     ]
     coefficients = rpc_beside(found[0]) if len(found) == 1 else None
     if coefficients is None:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.INCOMPLETE,
             "the product cannot be pansharpened",
             got=", ".join(one.name for one in found) or f"no panchromatic image {name}-PAN....tiff",
@@ -202,7 +202,7 @@ def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
     image, coefficients, *metadata = panchromatic_files(path)
     pixels, info = read_raster(image)
     if info.count != 1 or info.dtype != dtype or info.nodata not in (None, 0):
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_DTYPE,
             "the panchromatic image is invalid",
             got=f"{info.count} bands of {info.dtype}, no data {info.nodata}",
@@ -274,8 +274,8 @@ def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> N
         )
 
 
-def _contradiction(*, got: str, expected: str) -> Refused:
-    return Refused(
+def _contradiction(*, got: str, expected: str) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.GRID_MISMATCH,
         "the files of the product contradict each other",
         got=got,

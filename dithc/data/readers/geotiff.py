@@ -9,8 +9,8 @@ from dithc.config import datasets
 from dithc.data.parquet import Kind
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
-from dithc.data.readers.rasters import DTYPES, Raw, check_dtype, placed
+from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id
+from dithc.data.readers.rasters import DTYPES, RasterPixels, check_dtype, placed
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
@@ -19,8 +19,8 @@ from dithc.data.scene import (
     Array,
     Mask,
     Reason,
-    Refused,
     Scene,
+    SceneRejectedError,
     stored_physical,
 )
 
@@ -30,10 +30,10 @@ STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 class GeoTiffReader:
     """Reader of configured rasters: bands by name, units, scale and no-data value come from the configuration only."""
 
-    def __init__(self, source: datasets.GeoTiff, folder: Path) -> None:
+    def __init__(self, source: datasets.GeoTiffSource, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
-        self._beside = Beside()
+        self._beside = SidecarIndex()
         self.columns: dict[str, Kind] = {} if source.wavelengths_nm is None else {"wavelengths_nm": "floats"}
         first = None if source.suffixes is None else source.suffixes[0]
         self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
@@ -92,7 +92,7 @@ class GeoTiffReader:
         }
         found = [[name for name in alike[one] if name == f"{stem}{one}"] or alike[one] for one in suffixes]
         if missing := [f"{stem}{one}" for one, fitting in zip(suffixes, found, strict=True) if not fitting]:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.MISSING_BAND,
                 "a band of the scene is missing",
                 got=f"no {', '.join(missing)}",
@@ -100,7 +100,7 @@ class GeoTiffReader:
                 fix="download them too, or remove the scene from the folder",
             )
         if twice := next((fitting for fitting in found if len(fitting) > 1 or path.name not in found[0]), None):
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
                 "the files of the scene are ambiguous",
                 got=", ".join(sorted({path.name, *twice})),
@@ -109,7 +109,7 @@ class GeoTiffReader:
             )
         return [path.with_name(fitting[0]) for fitting in found]
 
-    def _raw(self, paths: list[Path]) -> Raw:
+    def _raw(self, paths: list[Path]) -> RasterPixels:
         source = self.source
         bands = [[band] for band in source.bands] if len(paths) > 1 else [source.bands]
         read = [read_raster(path, bands=names) for path, names in zip(paths, bands, strict=True)]
@@ -150,7 +150,7 @@ class GeoTiffReader:
             check_dtype(pixels, units=source.units)
             return np.ascontiguousarray(pixels)
         if pixels.dtype.kind not in "iuf":
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.WRONG_DTYPE,
                 "the pixels are not real numbers",
                 got=str(pixels.dtype),
@@ -169,7 +169,7 @@ def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
     for name in ("count", "height", "width", "dtype", "crs", "transform", "nodata"):
         got, expected = getattr(info, name), getattr(first, name)
         if got != expected and not (got != got and expected != expected):  # both may be NaN
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.GRID_MISMATCH,
                 "a band differs from the first band of the scene",
                 got=f"{path.name}: {name} {got}",

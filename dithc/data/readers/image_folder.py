@@ -10,18 +10,26 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.clutter import is_clutter
-from dithc.core.logging import problem
-from dithc.data.archives import members
+from dithc.core.logging import user_error
+from dithc.data.archives import list_members
 from dithc.data.images import prepare
-from dithc.data.readers.image_stores import LABEL_SUFFIXES, WANTED, Folders, Parquet, Store, Tars, WebDataset
+from dithc.data.readers.image_stores import (
+    LABEL_SUFFIXES,
+    WANTED,
+    FolderStore,
+    ImageStore,
+    Parquet,
+    TarStore,
+    WebDataset,
+)
 from dithc.data.readers.listing import Listing, exists, scene_id
-from dithc.data.scene import Mask, Place, Scene
+from dithc.data.scene import Georeference, Mask, Scene
 
 BANDS = ["R", "G", "B"]
-PLACE = Place(gsd_m=0.0)
-STORES: dict[str, type[Folders | Tars | WebDataset | Parquet]] = {
-    "folders": Folders,
-    "tar": Tars,
+PLACE = Georeference(gsd_m=0.0)
+STORES: dict[str, type[FolderStore | TarStore | WebDataset | Parquet]] = {
+    "folders": FolderStore,
+    "tar": TarStore,
     "webdataset": WebDataset,
     "parquet": Parquet,
 }
@@ -32,12 +40,12 @@ class ImageFolderReader:
 
     memory_bytes = 512 << 20  # for all but extremely large images
 
-    def __init__(self, source: datasets.ImageFolder, folder: Path) -> None:
+    def __init__(self, source: datasets.ImageFolderSource, folder: Path) -> None:
         self.source, self.folder = source, folder
         one = source.classes == "one"
         layout = _found_layout(folder, one=one) if source.layout == "auto" else source.layout
         self.listing = Listing(source, folder)
-        self._store: Store = STORES[layout](self.listing, one=one)
+        self._store: ImageStore = STORES[layout](self.listing, one=one)
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
@@ -75,7 +83,7 @@ def _found_layout(folder: Path, *, one: bool) -> str:
     if not kinds:
         return "folders"
     if len(kinds) > 1 or folders:
-        raise problem(
+        raise user_error(
             f"{folder} contains images in several layouts",
             got=", ".join([*kinds, *(["folders"] if folders else [])]),
             expected="class folders, or tar archives, or parquet shards",
@@ -88,12 +96,12 @@ def _found_layout(folder: Path, *, one: bool) -> str:
 
 def _kind_of_tar(archive: Path, *, one: bool) -> str:
     """Return whether a tar archive contains classes (`tar`) or labeled samples (`webdataset`)."""
-    names = [member.name for member in members(archive)]
+    names = [member.name for member in list_members(archive)]
     if any(name.suffix.lower() in LABEL_SUFFIXES and len(name.parts) == 1 for name in names):
         return "webdataset"
     if one or all(len(name.parts) > 1 for name in names):
         return "tar"
-    raise problem(
+    raise user_error(
         f"the classes of the images in {archive} are unknown",
         got="images without folders or labels",
         expected="an archive or a folder in it per class, or KEY.cls or KEY.json next to each KEY.jpg",

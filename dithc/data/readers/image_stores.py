@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dithc.core.clutter import is_clutter
-from dithc.core.logging import logger, problem
-from dithc.data.archives import Member, members
+from dithc.core.logging import get_logger, user_error
+from dithc.data.archives import TarMember, list_members
 from dithc.data.file_checks import check_room, open_regular, printable
 from dithc.data.images import SUFFIXES, read_file
-from dithc.data.parquet import Shard, read_cell, read_columns, read_shard
+from dithc.data.parquet import ParquetInfo, read_cell, read_columns, read_shard
 from dithc.data.readers.classes import check_apart, check_splits
-from dithc.data.readers.listing import Listing, Paths, exists
-from dithc.data.scene import Reason, Refused
+from dithc.data.readers.listing import Listing, PathList, exists
+from dithc.data.scene import Reason, SceneRejectedError
 
 WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
@@ -31,10 +31,10 @@ MOST_LABEL_BYTES = 64 << 20
 MOST_CLASSES = 1 << 20
 IMAGE, LABEL = "image", "label"
 SPLIT_SHARD = re.compile(r"(.*?)-\d+-of-(\d+)\b.*")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Store(ABC):
+class ImageStore(ABC):
     """Images of one layout, in reading order."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Store(ABC):
         label = self.labels[path]
         if type(label) is int and 0 <= label < len(self.classes):
             return label
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_LABEL,
             f"the label of {path.name} in {path.parent.name} is not a class",
             got="none" if label is None else printable(repr(label)[:80]),
@@ -67,7 +67,7 @@ class Store(ABC):
         )
 
 
-class Folders(Store):
+class FolderStore(ImageStore):
     """Files in a folder per class, in sorted order, or in any folders as a single class."""
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
@@ -91,7 +91,7 @@ class Folders(Store):
         found = {path.name: _images(listing, fix=fix, below=path) for path in folders}
         classes = [name for name, paths in found.items() if paths]
         self._numbers = {name: number for number, name in enumerate(classes)}
-        paths = Paths(chain.from_iterable(found.values()))
+        paths = PathList(chain.from_iterable(found.values()))
         if not paths:
             raise listing.nothing_found(folder, wanted=WANTED, fix=FOLDERS)
         check_splits(folder, paths)
@@ -104,7 +104,7 @@ class Folders(Store):
         return read_file(path)
 
 
-class Spot(NamedTuple):
+class ByteRange(NamedTuple):
     """Location of the bytes of an image."""
 
     archive: Path
@@ -122,8 +122,8 @@ class Spot(NamedTuple):
         return content
 
 
-class _Archives(Store):
-    _spots: dict[Path, Spot]
+class _Archives(ImageStore):
+    _spots: dict[Path, ByteRange]
 
     def file(self, path: Path) -> Path:
         return self._spots[path].archive
@@ -135,18 +135,18 @@ class _Archives(Store):
         return self._spots[path].read(path)
 
 
-class Tars(_Archives):
+class TarStore(_Archives):
     """Archives of classes, as ImageNet is distributed.
 
     The class is an inner tar by its name, else a folder in the archive, else the archive for images without a folder.
     """
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
-        folder, spots, classes = listing.folder, dict[Path, Spot](), dict[Path, str]()
+        folder, spots, classes = listing.folder, dict[Path, ByteRange](), dict[Path, str]()
         for archive in _shards(listing, ".tar"):
             for member in _pictures(archive, listing, others_refused=not one):
                 path = archive / member.name
-                spots[path] = Spot(archive, member.offset, member.size)
+                spots[path] = ByteRange(archive, member.offset, member.size)
                 classes[path] = archive.stem if one else _class_of(archive, member)
         _some(listing, spots)
         check_splits(folder, spots, one=one)
@@ -170,10 +170,10 @@ class WebDataset(_Archives):
                 pictures = [member for member in sample if member.name.suffix.lower() in SUFFIXES]
                 for member in pictures or sample[:1]:
                     path = archive / member.name
-                    self._spots[path] = Spot(archive, member.offset, member.size if pictures else 0)
+                    self._spots[path] = ByteRange(archive, member.offset, member.size if pictures else 0)
                     labels[path] = 0 if one else _label_of(archive, sample)
                 if len(pictures) > 1:
-                    raise problem(
+                    raise user_error(
                         f"{archive} has a sample of several images",
                         got=", ".join(printable(str(member.name)) for member in pictures[:4]),
                         expected="one image per name, up to its first dot",
@@ -184,7 +184,7 @@ class WebDataset(_Archives):
         super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
 
 
-class Parquet(Store):
+class Parquet(ImageStore):
     """Shards of rows, as in Hugging Face datasets: `image`, bytes or a struct with `bytes`, and `label`, a number."""
 
     def __init__(self, listing: Listing, *, one: bool) -> None:
@@ -203,7 +203,7 @@ class Parquet(Store):
         _some(listing, self._cells)
         first = next(iter(named.items()), None)
         if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
-            raise problem(
+            raise user_error(
                 f"{other.name} has other class names than {first[0].name}",
                 got="two lists of names",
                 expected="one list, because labels are its indices",
@@ -226,7 +226,7 @@ class Parquet(Store):
         file, group, row = self._cells[path]
         content = read_cell(file, IMAGE, group=group, row=row)
         if content is None:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 f"row {path.name} of {file.name} has no image",
                 got="none",
@@ -236,9 +236,9 @@ class Parquet(Store):
         return content
 
 
-def _images(listing: Listing, *, fix: str, below: Path | None = None) -> Paths:
+def _images(listing: Listing, *, fix: str, below: Path | None = None) -> PathList:
     found = listing.files(suffixes=SUFFIXES, wanted=WANTED, fix=fix, below=below, masks=True)
-    return Paths(listing.without_masks(found))
+    return PathList(listing.without_masks(found))
 
 
 def _shards(listing: Listing, suffix: str) -> list[Path]:
@@ -259,14 +259,14 @@ def _some(listing: Listing, found: Mapping[Path, object]) -> None:
         raise listing.nothing_found(listing.folder, wanted=f"archives with {WANTED} in them", fix=SHARDS)
 
 
-def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Iterable[Member]:
+def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Iterable[TarMember]:
     """Yield the image files of an archive of classes; `listing` records all other files."""
-    for member in members(archive):
+    for member in list_members(archive):
         suffix = member.name.suffix.lower()
         if suffix in SUFFIXES:
             yield member
         elif suffix == LABEL_SUFFIXES[0] and others_refused:
-            raise problem(
+            raise user_error(
                 f"{archive} is not an archive of classes",
                 got=f"{printable(str(member.name))}, the label of a WebDataset's sample",
                 expected="images, in archives or folders that are their classes",
@@ -276,19 +276,19 @@ def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Itera
             listing.leave(archive / member.name)
 
 
-def _class_of(archive: Path, member: Member) -> str:
+def _class_of(archive: Path, member: TarMember) -> str:
     within = next((part for part in member.name.parents if part.suffix.lower() == ".tar"), None)
     if within is not None:
         return within.with_suffix("").as_posix()
     return member.name.parent.as_posix() if len(member.name.parts) > 1 else archive.stem
 
 
-def _samples(archive: Path) -> Iterable[list[Member]]:
+def _samples(archive: Path) -> Iterable[list[TarMember]]:
     """Return the files of a shard by sample, in the order of their first files."""
-    samples = defaultdict[str, list[Member]](list)
-    for member in members(archive):
+    samples = defaultdict[str, list[TarMember]](list)
+    for member in list_members(archive):
         if any(part.endswith(".tar") for part in member.name.parts[:-1]):
-            raise problem(
+            raise user_error(
                 f"{archive} is not a shard of a WebDataset",
                 got=f"{printable(str(member.name))}, an archive in it",
                 expected="images with their labels next to them",
@@ -299,13 +299,13 @@ def _samples(archive: Path) -> Iterable[list[Member]]:
     return samples.values()
 
 
-def _label_of(archive: Path, sample: list[Member]) -> object:
+def _label_of(archive: Path, sample: list[TarMember]) -> object:
     """Return the label in a sample's files, valid or not; None without label."""
     of_suffix = {member.name.suffix.lower(): member for member in sample}
     member = next((of_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in of_suffix), None)
     if member is None or member.size > MOST_LABEL_BYTES:
         return None
-    text = Spot(archive, member.offset, member.size).read(archive / member.name).decode("utf-8", "replace").strip()
+    text = ByteRange(archive, member.offset, member.size).read(archive / member.name).decode("utf-8", "replace").strip()
     if member.name.suffix.lower() == LABEL_SUFFIXES[0]:
         return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
     try:
@@ -327,7 +327,7 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
         names = [table[str(label)] for label in range(max(1, len(table)))]
         return [str(name if isinstance(name, str) else name[0]) for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise problem(
+        raise user_error(
             f"{beside[0]} does not name the classes",
             got=repr(error),
             expected='every number from 0 with its names, {"0": ["n01440764", "tench"], ...}',
@@ -340,7 +340,7 @@ def _split_shards(files: list[Path]) -> list[Path]:
     named = {file: match for file in files if (match := SPLIT_SHARD.fullmatch(file.stem))}
     splits = {match[1] for match in named.values()}
     if len(splits) > 1:
-        raise problem(
+        raise user_error(
             f"{files[0].parent} contains shards of several splits",
             got=", ".join(sorted(splits)),
             expected="shards of one split: validation and test images must not be trained on",
@@ -352,7 +352,7 @@ def _split_shards(files: list[Path]) -> list[Path]:
     return files
 
 
-def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
+def _checked_shard(file: Path, *, one: bool) -> tuple[ParquetInfo, list[object]]:
     """Check the columns of a shard and return it with the label of each row."""
     wanted = {IMAGE: "bytes"} | ({} if one else {LABEL: "int"})
     try:
@@ -361,11 +361,11 @@ def _checked_shard(file: Path, *, one: bool) -> tuple[Shard, list[object]]:
         wrong = {name: shard.kinds.get(name, "none") for name, kind in wanted.items() if shard.kinds.get(name) != kind}
         labels = [0] * sum(group.rows for group in shard.groups) if one or wrong else read_columns(file, LABEL)[LABEL]
     except OSError as error:
-        raise problem(
+        raise user_error(
             f"{file} cannot be read", got=error, expected="a complete parquet file", fix="download it again"
         ) from error
     if wrong:
-        raise problem(
+        raise user_error(
             f"{file} lacks the columns of images",
             got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
             expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, integers",

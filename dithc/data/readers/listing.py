@@ -14,7 +14,7 @@ from typing import overload
 
 from dithc.config import datasets
 from dithc.core.clutter import is_clutter
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import printable
 
 SHOWN = 5
@@ -40,10 +40,10 @@ COMPANION = re.compile(
 """Names of metadata, world files, overviews, checksums and licenses, which contain no scene pixels."""
 LENGTH = 16
 ENDS = (".", "_", "-")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Paths(Sequence[Path]):
+class PathList(Sequence[Path]):
     """Sequence of paths in one buffer: a million paths take 60 MB per process instead of 600 MB."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -175,7 +175,7 @@ class Listing:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         aside = "".join(f"; {count} {kind}" for kind, count in self._rest().items())
-        return problem(
+        return user_error(
             f"no scene found in {folder}",
             got=f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder",
             expected=wanted,
@@ -219,7 +219,7 @@ def check_name(path: Path, folder: Path) -> None:
     """Raise UserError if the path of a file below the source is not UTF-8, as tables, JSON and logs require."""
     named = path.name if path == folder else path.relative_to(folder).as_posix()
     if printable(named) != named:
-        raise problem(
+        raise user_error(
             "the name of the file is not UTF-8",
             got=printable(named),
             expected="a name that every program reads identically",
@@ -229,7 +229,7 @@ def check_name(path: Path, folder: Path) -> None:
 
 def exists(folder: Path, *, wanted: str) -> None:
     if not folder.exists():
-        raise problem(
+        raise user_error(
             f"the data at {folder} (`source.path`) does not exist",
             got="no such file or folder",
             expected=wanted,
@@ -252,7 +252,7 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") and not name.startswith("._")
 
 
-class Beside:
+class SidecarIndex:
     """Finder of files next to scenes; each folder is listed once."""
 
     def __init__(self) -> None:

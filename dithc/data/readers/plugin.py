@@ -14,10 +14,10 @@ from dithc.config import datasets
 from dithc.data.parquet import Kind
 from dithc.data.readers.listing import Listing, below, exists, scene_id, walk
 from dithc.data.readers.safe_metadata import combined_sha256
-from dithc.data.scene import Array, Mask, Place, Reason, Refused, Scene, Units
+from dithc.data.scene import Array, Georeference, Mask, Reason, Scene, SceneRejectedError, Units
 
 STORED = ("uint8", "int16", "uint16")
-PICTURE = Place(gsd_m=0.0)
+PICTURE = Georeference(gsd_m=0.0)
 FACTS: dict[str, type] = {
     **dict.fromkeys(("product_id", "satellite", "sensor", "sensing_time"), str),
     **dict.fromkeys(("sun_elevation", "sun_azimuth"), float),
@@ -45,7 +45,7 @@ class Raster:
     scale: float = 1.0
     offset: float = 0.0
     mask: Array | None = None
-    place: Place = PICTURE
+    place: Georeference = PICTURE
     label: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class InstalledReader:
 
     columns: ClassVar[dict[str, Kind]] = {"sun_elevation": "float", "sun_azimuth": "float"}
 
-    def __init__(self, source: datasets.InstalledSource, folder: Path) -> None:
+    def __init__(self, source: datasets.PluginSource, folder: Path) -> None:
         self.source, self.folder = source, folder
         exists(folder, wanted=f"files of {source.kind}")
         self.listing = Listing(source, folder)
@@ -81,7 +81,7 @@ class InstalledReader:
         """Read one file; raise Refused if the result is not a valid scene of the source."""
         try:
             found = self.source.read(path)
-        except (Refused, OSError, ValueError, EOFError, MemoryError):
+        except (SceneRejectedError, OSError, ValueError, EOFError, MemoryError):
             raise
         except Exception as error:  # external code may raise any exception
             raise _refused("reading fails", got=f"{type(error).__name__}: {error}", expected="a raster") from error
@@ -125,6 +125,6 @@ class InstalledReader:
             raise _refused("a label without class", got=found.label, expected=f"0 to {len(self.classes) - 1}")
 
 
-def _refused(what: str, *, got: object, expected: object) -> Refused:
+def _refused(what: str, *, got: object, expected: object) -> SceneRejectedError:
     fix = "correct the package that reads it, or remove the file from the folder; see docs/extending.md"
-    return Refused(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)
+    return SceneRejectedError(Reason.READ_ERROR, f"of an installed source: {what}", got=got, expected=expected, fix=fix)

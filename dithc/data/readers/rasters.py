@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.data.grids import GeoTransform, pixel_sides_m
 from dithc.data.npy_writer import read_npy
 from dithc.data.raster import BandLabel, RasterInfo, read_raster
-from dithc.data.scene import Array, Place, Reason, Refused, find_invalid
+from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError, find_invalid
 
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 TOLERANCE = 0.01
@@ -21,15 +21,15 @@ FARTHEST_M = 1e8
 """Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
 MOST_OBLONG = 1.1
 """Ratio of the sides of a pixel on the ground above which a warning is logged."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raw:
+class RasterPixels:
     """Pixels (C, H, W) as stored, their place, and the validity that the file declares."""
 
     pixels: Array
-    place: Place
+    place: Georeference
     nodata: float | None = None
     masked: Array | None = None  # (H, W)
     labels: tuple[BandLabel, ...] = ()  # none of .npy
@@ -41,7 +41,7 @@ class Raw:
         if declared is not None and self.pixels.dtype.kind in "iu":
             limits = np.iinfo(self.pixels.dtype)
             if not (limits.min <= declared <= limits.max and declared == int(declared)):
-                raise Refused(
+                raise SceneRejectedError(
                     Reason.WRONG_DTYPE,
                     "no pixel can have the declared no-data value",
                     got=f"`nodata` {declared:g}",
@@ -53,19 +53,19 @@ class Raw:
 
 def read_pixels(
     path: Path, *, bands: list[str], layout: Literal["chw", "hwc"], gsd_m: float, georeferenced: bool = False
-) -> Raw:
+) -> RasterPixels:
     """Read a .npy file with axes in `layout`, or a raster that GDAL recognizes by content.
 
     `gsd_m` is the pixel size without georeference; `georeferenced` rejects rasters without coordinate reference system.
     """
     if path.suffix.lower() == ".npy":
-        return Raw(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Place(gsd_m=gsd_m))
+        return RasterPixels(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Georeference(gsd_m=gsd_m))
     return placed(*read_raster(path, bands=bands), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
 
 
-def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> Raw:
+def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> RasterPixels:
     """Check the result of `read_raster` as `read_pixels` does."""
-    return Raw(
+    return RasterPixels(
         pixels=as_chw(pixels, bands=bands, layout="chw", alpha=info.alpha),
         place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced),
         nodata=info.nodata,
@@ -90,7 +90,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
         f"{count} bands ({', '.join(bands)}) on the {'first' if layout == 'chw' else 'last'} axis (layout {layout})"
     )
     if array.ndim != 3:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_LAYOUT,
             f"the array has {array.ndim} axes",
             got=axes,
@@ -102,14 +102,14 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
         return array if layout == "chw" else np.moveaxis(array, 2, 0)  # (C, H, W)
     if other == count:
         instead = "hwc" if layout == "chw" else "chw"
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_LAYOUT,
             "the axes are in another order than declared",
             got=axes,
             expected=wanted,
             fix=f"set `layout: {instead}` for .npy files; write a GeoTIFF again with its bands first",
         )
-    raise Refused(
+    raise SceneRejectedError(
         Reason.BAND_COUNT,
         "the number of bands in the file differs from the declaration",
         got=f"{declared} bands ({axes})"
@@ -122,7 +122,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
 def check_dtype(pixels: Array, *, units: str) -> None:
     """Raise Refused unless pixels have the type of `units`, a key of `DTYPES`."""
     if pixels.dtype != DTYPES[units]:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_DTYPE,
             "the type of the pixels contradicts the declared units",
             got=f"{pixels.dtype}, values {pixels.min()} to {pixels.max()}",
@@ -131,10 +131,10 @@ def check_dtype(pixels: Array, *, units: str) -> None:
         )
 
 
-def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
+def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Georeference:
     if info.crs is None or not info.has_grid:
         if georeferenced or info.crs is not None or info.points or info.has_grid:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.CRS_MISSING,
                 "the raster has no coordinate reference system"
                 if info.crs is None
@@ -144,10 +144,10 @@ def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Place:
                 fix="orthorectify it: with its .rpb next to it set `height_m` or `dem` (kind gaofen2), else use gdalwarp; "
                 "restore a lost grid (gdal_edit -a_ullr); or cut it to .npy if its place does not matter",
             )
-        return Place(gsd_m=gsd_m)
+        return Georeference(gsd_m=gsd_m)
     check_projected(info)
     gsd = ground_gsd_m(info)
-    return Place(gsd_m=gsd, crs=info.crs, epsg=info.epsg, transform=info.transform)
+    return Georeference(gsd_m=gsd, crs=info.crs, epsg=info.epsg, transform=info.transform)
 
 
 def ground_gsd_m(info: RasterInfo) -> float:
@@ -174,7 +174,7 @@ def ground_gsd_m(info: RasterInfo) -> float:
 def check_projected(info: RasterInfo) -> None:
     """Raise Refused unless the coordinate reference system is projected in meters."""
     if not info.metric:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.CRS_WRONG,
             "the coordinate reference system is not projected in meters",
             got=info.crs,
@@ -191,7 +191,7 @@ def square_pixel(transform: GeoTransform) -> float:
     ):
         raise _nowhere(transform)
     if b or d or a < 0 or e > 0:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.GRID_MISMATCH,
             "the grid is rotated" if b or d else "the grid is mirrored",
             got=f"transform {transform}",
@@ -199,7 +199,7 @@ def square_pixel(transform: GeoTransform) -> float:
             fix="warp the raster to a north-up grid (gdalwarp)",
         )
     if abs(abs(a) - abs(e)) > TOLERANCE * abs(a):
-        raise Refused(
+        raise SceneRejectedError(
             Reason.RESOLUTION_MISMATCH,
             "pixels are not square",
             got=f"{abs(a):g} m by {abs(e):g} m",
@@ -209,8 +209,8 @@ def square_pixel(transform: GeoTransform) -> float:
     return abs(a)
 
 
-def _nowhere(transform: GeoTransform) -> Refused:
-    return Refused(
+def _nowhere(transform: GeoTransform) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.GRID_MISMATCH,
         "the grid is not on the Earth",
         got=f"transform {transform}",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import check_room
 from dithc.data.parquet import Kind
 from dithc.data.readers.clouds import SceneMasks, mark_clouds
@@ -34,20 +34,29 @@ from dithc.data.readers.safe_metadata import (
     verify_files,
 )
 from dithc.data.readers.sentinel2_array import check_offset
-from dithc.data.readers.stac_scaling import Numbers
+from dithc.data.readers.stac_scaling import DnScaling
 from dithc.data.readers.tags import check_tags
 from dithc.data.readers.zip_products import SUFFIX, unpacked
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Canvas, Mask, Place, Reason, Refused, Scene
+from dithc.data.scene import (
+    REFLECTANCE_SCALE,
+    Array,
+    Georeference,
+    Mask,
+    PixelBuffer,
+    Reason,
+    Scene,
+    SceneRejectedError,
+)
 
 FULL_SIDE = 10_980
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class Painter:
     """Base of readers of Sentinel-2 scenes, which resamples bands to one grid in `canvas` while the next is decoded."""
 
-    source: datasets.Sentinel2 | datasets.Sentinel2Stac
-    canvas: Canvas
+    source: datasets.Sentinel2Source | datasets.Sentinel2StacSource
+    canvas: PixelBuffer
     _masks: SceneMasks
 
     def _painted(
@@ -55,11 +64,11 @@ class Painter:
         path: Path,
         files: Mapping[str, BandFile],
         bands: list[str],
-        numbers: Numbers,
+        numbers: DnScaling,
         *,
         level: Level,
         masks_of: Path,
-    ) -> tuple[Array, Array, Place, list[Path]]:
+    ) -> tuple[Array, Array, Georeference, list[Path]]:
         """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         whole = read_file(first)
@@ -70,7 +79,7 @@ class Painter:
         with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
             del whole
             for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
-                if isinstance(self.source, datasets.Sentinel2Stac):
+                if isinstance(self.source, datasets.Sentinel2StacSource):
                     check_tags(
                         files[band].path,
                         info.labels,
@@ -83,9 +92,9 @@ class Painter:
                     native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
                 )
                 self.canvas.release()
-        if isinstance(self.source, datasets.Sentinel2Stac) and self.source.check_offset:
+        if isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset:
             _check_values(stored, mask, bands, numbers)
-        place = Place(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        place = Georeference(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         own = self._masks.of(masks_of)
         mark_clouds(files, self.source.clouds, grid, mask)
         self._masks.mark(own, place, mask)
@@ -97,17 +106,17 @@ class Painter:
 class SafeReader(Painter):
     """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
 
-    source: datasets.Sentinel2
+    source: datasets.Sentinel2Source
     memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
 
-    def __init__(self, source: datasets.Sentinel2, folder: Path) -> None:
+    def __init__(self, source: datasets.Sentinel2Source, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
         wanted = (
             "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml, or zip files of these folders"
         )
         exists(folder, wanted=wanted)
-        self.canvas = Canvas()
+        self.canvas = PixelBuffer()
         self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
         self.paths = sorted(path for path in products(folder, self.listing.leave) if self.listing.takes(path))
         self._product_of: dict[Path, Path] = {}
@@ -117,11 +126,11 @@ class SafeReader(Painter):
             raise self.listing.nothing_found(folder, wanted=wanted, fix=fix)
         levels: dict[Path, Level] = {}
         for path in self.paths:
-            with suppress(Refused, UserError, OSError):  # an invalid product is rejected when it is read
+            with suppress(SceneRejectedError, UserError, OSError):  # an invalid product is rejected when it is read
                 levels[path] = level_of(path)
         by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
         if all(by_level.values()):
-            raise problem(
+            raise user_error(
                 f"the products in {folder} are of two levels, which differ in bands and physics",
                 got=", ".join(f"{len(paths)} {level} (such as {paths[0].name})" for level, paths in by_level.items()),
                 expected="one level per dataset",
@@ -146,7 +155,7 @@ class SafeReader(Painter):
         with unpacked(path) as folder:
             product = packed_product(folder)
             if len(parts := granules(product)) > 1:
-                raise Refused(
+                raise SceneRejectedError(
                     Reason.WRONG_LAYOUT,
                     "the zip file contains several granules (format before December 2016), each of which is a scene",
                     got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
@@ -161,7 +170,7 @@ class SafeReader(Painter):
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         offsets = [metadata.offsets[band] for band in bands]
-        numbers = Numbers(per_unit=metadata.quantification, offsets=offsets, source="xml")
+        numbers = DnScaling(per_unit=metadata.quantification, offsets=offsets, source="xml")
         pixels, mask, place, own = self._painted(
             path, files, bands, numbers, level=metadata.level, masks_of=self._scene(path)
         )
@@ -206,7 +215,7 @@ class SafeReader(Painter):
         return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
 
 
-def _check_values(stored: Array, mask: Array, bands: list[str], numbers: Numbers) -> None:
+def _check_values(stored: Array, mask: Array, bands: list[str], numbers: DnScaling) -> None:
     """Raise Refused if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
     invalid = mask == Mask.INVALID
     if invalid.all():

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dithc.config import datasets
-from dithc.core.logging import UserError, logger
+from dithc.core.logging import UserError, get_logger
 from dithc.data import stac
 from dithc.data.file_checks import check_inside, check_regular
 from dithc.data.readers.listing import tidy, walk
 from dithc.data.readers.safe_metadata import BANDS, METADATA, Level
 from dithc.data.readers.zip_products import SUFFIX, names_in
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 
 FILE = re.compile(r"_(B(?:0[1-9]|1[0-2]|8A)|SCL)(?:_L2A_TL_\w+?)?(?:_(10|20|60)m)?\.(?:jp2|tiff?)$", re.IGNORECASE)
 """Pattern of band files. Before December 2016 the classification was called `S2A_USER_SCL_L2A_TL_..._20m.jp2`."""
@@ -23,7 +23,7 @@ OWN_GSD_M = stac.OWN_GSD_M | {CLASSI: 60.0}
 PACKED = re.compile(r"^S2[A-D]_.*\.zip$", re.IGNORECASE)
 GRIDS_M = (10.0, 20.0, 60.0)
 LEVEL_BANDS: dict[Level, list[str]] = {"L1C": BANDS, "L2A": [band for band in BANDS if band != "B10"]}
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def packed_product(folder: Path) -> Path:
     """Return the product in an unpacked folder; raise Refused if it has none, or several."""
     found = [path for path in products(folder) if path.is_dir()]
     if len(found) != 1:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_LAYOUT,
             f"the zip file contains {'several products' if found else 'no product'}",
             got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
@@ -106,7 +106,9 @@ def packed_product(folder: Path) -> Path:
     return found[0]
 
 
-def band_files(product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2) -> dict[str, BandFile]:
+def band_files(
+    product: Path, granule: Path | None, level: Level, *, source: datasets.Sentinel2Source
+) -> dict[str, BandFile]:
     """Return one file of each band, of the classification if available, and of the requested masks.
 
     Its pixel size is the size of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
@@ -114,7 +116,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
     """
     wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
     if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.MISSING_BAND,
             f"level {level} has no {', '.join(alien)}",
             got=f"`bands: [{', '.join(wanted)}]`",
@@ -139,7 +141,7 @@ def band_files(product: Path, granule: Path | None, level: Level, *, source: dat
     return chosen
 
 
-def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, dict[float, Path]]:
+def _masks(granule: Path | None, clouds: datasets.ProductCloudsConfig) -> dict[str, dict[float, Path]]:
     """Return the files of the requested quality masks by pixel size, from the folder next to the images."""
     wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
     found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
@@ -150,7 +152,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductClouds) -> dict[str, di
             found[name].setdefault(float(match[2] or OWN_GSD_M[name]), path)
     if absent := [name for name, sizes in found.items() if not sizes]:
         settings = {CLOUD_PROBABILITY: "clouds.probability", CLASSI: "clouds.classi"}
-        raise Refused(
+        raise SceneRejectedError(
             Reason.INCOMPLETE,
             f"the product has no file of {' and '.join(absent)}",
             got="none in GRANULE/*/QI_DATA",
@@ -170,7 +172,7 @@ def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
         gsd_m = float(match[2]) if match[2] else OWN_GSD_M[band]
         first = files.setdefault(band, {}).setdefault(gsd_m, path)
         if first != path:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
                 f"the product has two files of {band} at {gsd_m:g} m",
                 got=f"{first.name} and {path.name}",
@@ -187,7 +189,7 @@ def _serves(sizes: Collection[float], name: str, gsd_m: float) -> bool:
 
 def _lacking(
     there: dict[str, dict[float, Path]], missing: list[str], wanted: list[str], *, level: Level, gsd_m: float
-) -> Refused:
+) -> SceneRejectedError:
     """Return the error for missing bands, with settings for the existing files: the finest grid with most bands."""
     fix, most = "download or unpack the product again", 0
     for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
@@ -199,7 +201,7 @@ def _lacking(
         settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
         settings += [f"`bands: [{', '.join(usable)}]`"] if usable != wanted else []
         fix += f"; or set {' and '.join(settings)}, which the existing files support"
-    return Refused(
+    return SceneRejectedError(
         Reason.MISSING_BAND,
         f"the product lacks {'a band' if len(missing) == 1 else 'bands'}",
         got="no file in GRANULE/*/IMG_DATA for "

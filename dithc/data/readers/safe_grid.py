@@ -5,13 +5,13 @@ from math import copysign
 
 import numpy as np
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.data.grids import Grid, regrid
 from dithc.data.prefetch import ahead
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.rasters import TOLERANCE, check_projected, ground_gsd_m
 from dithc.data.readers.safe_files import CLASSI, CLOUD_PROBABILITY, NATIVE_GSD_M, SCENE_CLASSIFICATION, BandFile
-from dithc.data.scene import Array, Mask, Reason, Refused, find_invalid, stored_reflectance
+from dithc.data.scene import Array, Mask, Reason, SceneRejectedError, find_invalid, stored_reflectance
 
 NODATA, SATURATED, ABSENT = 0, 65535, 255
 STRIP_ROWS = 64
@@ -21,14 +21,14 @@ three times as long.
 Decoded = tuple[Array, RasterInfo]
 LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), CLASSI: (3, "uint8")}
 """Number and type of the layers of masks; a band has one layer of uint16."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
     """Raise UserError if the grid is finer than every band of `bands`: all pixels would be invented."""
     finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
     if finest > gsd_m:
-        raise problem(
+        raise user_error(
             "the grid is finer than every requested band (`source.bands`)",
             got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
             expected=f"`gsd_m` of {finest:g} or more",
@@ -78,7 +78,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
     pixels, info = read_raster(file.path)
     count, wanted = LAYERS.get(file.band, (1, "uint16"))
     if info.dtype != wanted or info.count != count:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_DTYPE,
             f"the content of {file.path.name} does not match its name",
             got=f"{info.count} bands of {info.dtype}",
@@ -86,7 +86,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
             fix="download the product again; its files were converted",
         )
     if info.crs is None or not info.has_grid:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.CRS_MISSING,
             f"{file.path.name} has no coordinate reference system or no geotransform",
             got=f"system {info.crs}, transform {info.transform}",
@@ -96,7 +96,7 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
     check_projected(info)
     gsd = ground_gsd_m(info)
     if abs(gsd - file.gsd_m) > TOLERANCE * file.gsd_m:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.RESOLUTION_MISMATCH,
             f"the pixel size of {file.path.name} does not match its name",
             got=f"{gsd:g} m ({info.width} x {info.height} pixels)",
@@ -190,7 +190,7 @@ def _quarters(part: Array) -> Array:
 def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
     """Raise Refused for another system, or if the area differs by more than half a pixel of the file or the grid."""
     if info.crs != grid.crs:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.CRS_MIXED,
             f"{band} is in another coordinate reference system than the finest band",
             got=info.crs,
@@ -202,7 +202,7 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
     slack = max(abs(info.transform[0]), grid.transform[0]) / 2
     same = abs(left - wanted_left) <= slack and abs(right - wanted_right) <= slack
     if not (same and abs(bottom - wanted_bottom) <= slack and abs(top - wanted_top) <= slack):
-        raise Refused(
+        raise SceneRejectedError(
             Reason.GRID_MISMATCH,
             f"{band} and the finest band do not cover the same area",
             got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",

@@ -17,7 +17,7 @@ from dithc.core.logging import UserError
 from dithc.data.file_checks import check_regular, open_regular
 from dithc.data.readers.listing import tidy
 from dithc.data.readers.zip_products import SUFFIX, names_in
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 from dithc.data.xml import Element, find_all, find_text, read_xml
 
 Level = Literal["L1C", "L2A"]
@@ -59,7 +59,7 @@ def metadata_file(product: Path) -> Path:
     """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise Refused for none or several."""
     found = [path for path in tidy(product, "*") if METADATA.match(path.name)]
     if len(found) != 1:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.READ_ERROR,
             f"the product has {'several metadata files' if found else 'no metadata file'}",
             got=", ".join(path.name for path in found) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
@@ -90,7 +90,7 @@ def read_metadata(product: Path) -> ProductMetadata:
     found = _offsets(root, ADD_OFFSET[level])
     missing = [band for number, band in enumerate(BANDS) if number not in found]
     if missing and (found or number >= OFFSET_BASELINE):
-        raise Refused(
+        raise SceneRejectedError(
             Reason.OFFSET_CONTRADICTION,
             "the product's metadata lacks the offsets of its processing baseline",
             got=f"baseline {baseline}, no {ADD_OFFSET[level]} for {', '.join(missing)}",
@@ -144,9 +144,9 @@ def _number(text: str, *, name: str) -> float:
     return value
 
 
-def _altered(what: str, *, got: str, expected: str) -> Refused:
+def _altered(what: str, *, got: str, expected: str) -> SceneRejectedError:
     fix = "download the product again; its metadata was altered"
-    return Refused(Reason.READ_ERROR, what, got=got, expected=expected, fix=fix)
+    return SceneRejectedError(Reason.READ_ERROR, what, got=got, expected=expected, fix=fix)
 
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
@@ -212,7 +212,7 @@ def verify_files(
         damaged = [name for name, differs in zip(beside, pool.map(difference, beside), strict=True) if differs]
     needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
     if needed:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.INCOMPLETE,
             f"the product lacks {len(needed)} of the {len(listed)} files that manifest.safe lists",
             got=f"no {', '.join(needed[:SHOWN])}" + (f" and {len(needed) - SHOWN} more" if len(needed) > SHOWN else ""),
@@ -231,8 +231,8 @@ def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple
     return None if got == expected else (f"{kind} {got}", expected)
 
 
-def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> Refused:
-    return Refused(
+def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.CHECKSUM_MISMATCH,
         f"{os.path.relpath(path, product)} differs from its entry in manifest.safe",
         got=got,

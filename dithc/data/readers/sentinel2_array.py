@@ -7,11 +7,11 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.listing import RASTERS, Beside, Listing, scene_id
-from dithc.data.readers.rasters import Raw, read_pixels
+from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id
+from dithc.data.readers.rasters import RasterPixels, read_pixels
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.tags import check_tags
-from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Refused, Scene, stored_reflectance
+from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Scene, SceneRejectedError, stored_reflectance
 
 SATURATED = 65535
 CIRRUS_BAND = "B10"
@@ -32,9 +32,9 @@ IMPOSSIBLE_REFLECTANCE = 10.0
 class Sentinel2ArrayReader:
     """Reader of files with declared bands, units, offset and layout."""
 
-    def __init__(self, source: datasets.Sentinel2Array, folder: Path) -> None:
+    def __init__(self, source: datasets.Sentinel2ArraySource, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
-        self._beside = Beside()
+        self._beside = SidecarIndex()
         self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
         self.paths = self.listing.files(
             suffixes=RASTERS,
@@ -86,7 +86,7 @@ class Sentinel2ArrayReader:
             notes=raw.notes,
         )
 
-    def _invalid(self, raw: Raw) -> Array:
+    def _invalid(self, raw: RasterPixels) -> Array:
         """Return where bands (C, H, W) have no data, are saturated, or are all 0."""
         saturated = SATURATED if self.source.units == "dn" else None
         invalid = raw.invalid(raw.nodata, saturated, declared=self.source.nodata)
@@ -114,7 +114,7 @@ def check_type(pixels: Array, *, units: str) -> None:
             got += f" with fractions, values {finite.min():.4g} to {finite.max():.4g}"
             fix = "set `units: reflectance` if 1.0 is full reflectance"
     if not fits:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.WRONG_DTYPE,
             "the type of the pixels contradicts the declared units",
             got=got,
@@ -126,7 +126,7 @@ def check_type(pixels: Array, *, units: str) -> None:
 def check_range(pixels: Array, invalid: Array) -> None:
     highest = pixels.max(where=~invalid, initial=0)
     if highest > IMPOSSIBLE_REFLECTANCE:
-        raise Refused(
+        raise SceneRejectedError(
             Reason.UNITS_CONTRADICTION,
             "the values contradict `units: reflectance`",
             got=f"values up to {highest:.6g}",
@@ -166,7 +166,7 @@ def check_offset(
         fix = "the offset is still included: set `offset: -1000`"
     else:
         return
-    raise Refused(
+    raise SceneRejectedError(
         Reason.OFFSET_CONTRADICTION,
         f"the values contradict the declared `offset: {offset:g}`",
         got=got,

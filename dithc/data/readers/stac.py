@@ -8,36 +8,36 @@ from typing import Any
 from urllib.parse import unquote
 
 from dithc.config import datasets
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, user_error
 from dithc.data.file_checks import check_regular
 from dithc.data.parquet import Kind
 from dithc.data.readers.clouds import SceneMasks
-from dithc.data.readers.listing import Beside, Listing, scene_id
+from dithc.data.readers.listing import Listing, SidecarIndex, scene_id
 from dithc.data.readers.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.safe_grid import check_grid
 from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.readers.stac_scaling import numbers_of
-from dithc.data.scene import REFLECTANCE_SCALE, Canvas, Reason, Refused, Scene
-from dithc.data.stac import Asset, Item, Lock, chosen, read_item
+from dithc.data.scene import REFLECTANCE_SCALE, PixelBuffer, Reason, Scene, SceneRejectedError
+from dithc.data.stac import Asset, Item, Lock, read_item, select_assets
 
 SATELLITE = re.compile(r"sentinel-2([a-d])", re.IGNORECASE)
 ITEM_WORD = b"stac_version"
 LOOK_BYTES = 1 << 22
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class StacReader(Painter):
     """Reader of items in a folder and the files next to them, without network access."""
 
-    source: datasets.Sentinel2Stac
+    source: datasets.Sentinel2StacSource
     memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # for the check of values against their offset, by band
 
-    def __init__(self, source: datasets.Sentinel2Stac, folder: Path) -> None:
+    def __init__(self, source: datasets.Sentinel2StacSource, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
         self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
-        self.canvas, self._beside = Canvas(), Beside()
+        self.canvas, self._beside = PixelBuffer(), SidecarIndex()
         check_grid(source.bands, source.gsd_m)
         self.lock = Lock.read(folder) if folder.is_dir() else None
         self._check_fetched()
@@ -55,7 +55,7 @@ class StacReader(Painter):
         """Raise UserError if the folder was never fetched for `source.search`, for another search, or lacks scenes."""
         fix = "run `dithc fetch --config CONFIG --dataset NAME` on a machine with network access"
         if self.source.search is not None and (self.lock is None or self.lock.search != Lock.asked_for(self.source)):
-            raise problem(
+            raise user_error(
                 f"the scenes of `source.search` are not in {self.folder}",
                 got="no lock.json" if self.lock is None else f"scenes of another search: {self.lock.search}",
                 expected=f"scenes fetched for {Lock.asked_for(self.source)}",
@@ -63,7 +63,7 @@ class StacReader(Painter):
             )
         gone = [one.path for one in self.lock.items if not (self.folder / one.path).is_file()] if self.lock else []
         if gone:
-            raise problem(
+            raise user_error(
                 f"{self.folder} lacks scenes that its lock.json lists",
                 got=f"no {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else ""),
                 expected="all fetched scenes",
@@ -119,9 +119,9 @@ class StacReader(Painter):
         there = {asset.band for asset in item.assets}
         masks = [SCENE_CLASSIFICATION] if SCENE_CLASSIFICATION in there else []
         masks += [CLOUD_PROBABILITY] if self.source.clouds.probability is not None else []
-        assets, missing = chosen(item, [*bands, *masks], gsd_m=self.source.gsd_m)
+        assets, missing = select_assets(item, [*bands, *masks], gsd_m=self.source.gsd_m)
         if missing:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.MISSING_BAND,
                 f"the item lacks {'a band' if len(missing) == 1 else 'bands'}",
                 got=f"no asset for {', '.join(missing)} at {self.source.gsd_m:g} m or finer, or at its own pixel size",
@@ -134,7 +134,7 @@ class StacReader(Painter):
     def _file(self, asset: Asset, item: Path) -> Path:
         """Return the file of an asset, which must be in the source's folder."""
         if asset.is_remote:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 f"the file of {asset.band} is on a server, and staging does not access the network",
                 got=f"an address of {asset.href.partition('://')[2].partition('/')[0].rpartition('@')[2]}",
@@ -143,7 +143,7 @@ class StacReader(Painter):
             )
         path = _local(item, asset.href)
         if not os.path.lexists(path):
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 f"the file of {asset.band} does not exist",
                 got=f"no {asset.href}",
@@ -156,7 +156,7 @@ class StacReader(Painter):
     def _check_listed(self, path: Path) -> None:
         name = scene_id(path, self.folder)
         if self.lock is not None and name not in self._pinned:
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 "the item was not fetched into this folder",
                 got=f"{name}, which lock.json does not list",
@@ -185,9 +185,9 @@ def _local(item: Path, href: str) -> Path:
 def _is_item(path: Path) -> bool:
     """Return whether a file may be an item; other JSON is ignored, and the reader rejects unreadable files."""
     try:
-        with plain(path).open("rb") as file:
+        with require_regular_file(path).open("rb") as file:
             content = file.read(LOOK_BYTES)
-        found = parse(content)
+        found = parse_json(content)
     except (OSError, ValueError):
         return True
     return ITEM_WORD in content and isinstance(found, dict) and found.get("type") not in ("Catalog", "Collection")
@@ -208,8 +208,8 @@ def _facts(item: Item) -> dict[str, Any]:
     }
 
 
-def _altered(name: str, got: str, expected: str, *, said_by: str) -> Refused:
-    return Refused(
+def _altered(name: str, got: str, expected: str, *, said_by: str) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.CHECKSUM_MISMATCH,
         f"{name} differs from its entry in {said_by}",
         got=got,

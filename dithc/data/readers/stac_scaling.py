@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dithc.data.readers.safe_metadata import OFFSET_BASELINE
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 from dithc.data.stac import Asset, Item
 
 PER_UNIT = 10_000.0
@@ -21,7 +21,7 @@ SAME = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class DnScaling:
     """Conversion of digital numbers to reflectance: (number + offset) / per_unit."""
 
     per_unit: float
@@ -29,7 +29,7 @@ class Numbers:
     source: str  # config, applied, item, baseline, or xml of a product
 
 
-def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> Numbers:
+def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> DnScaling:
     """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets."""
     scales = {asset.scale for asset in assets.values() if asset.scale is not None}
     if len(scales) > 1:
@@ -38,7 +38,7 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
     count, per_unit = len(assets), 1 / scale
     per_unit = PER_UNIT if abs(per_unit - PER_UNIT) <= SAME * PER_UNIT else per_unit
     if declared is not None:
-        return Numbers(per_unit=per_unit, offsets=[declared] * count, source="config")
+        return DnScaling(per_unit=per_unit, offsets=[declared] * count, source="config")
     baseline = None if item.baseline is None else float(item.baseline)
     has_offset = None if baseline is None else baseline >= OFFSET_BASELINE
     if item.offset_applied:
@@ -48,10 +48,10 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
                 got=f"boa_offset_applied and baseline {item.baseline}",
                 expected="baseline 04.00 or later",
             )
-        return Numbers(per_unit=per_unit, offsets=[0.0] * count, source="applied")
+        return DnScaling(per_unit=per_unit, offsets=[0.0] * count, source="applied")
     told = {band: asset.offset * per_unit for band, asset in assets.items() if asset.offset is not None}
     if not told:
-        return Numbers(per_unit=per_unit, offsets=[_of_baseline(has_offset)] * count, source="baseline")
+        return DnScaling(per_unit=per_unit, offsets=[_of_baseline(has_offset)] * count, source="baseline")
     if len(told) < count:
         silent = ", ".join(band for band in assets if band not in told)
         raise _contradiction("some bands declare an offset and some do not", got=f"none for {silent}", expected="each")
@@ -63,7 +63,7 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
             expected=f"{OFFSET:g} from baseline 04.00, 0 before, or `earthsearch:boa_offset_applied: true`",
         )
     offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in told.values()]
-    return Numbers(per_unit=per_unit, offsets=offsets, source="item")
+    return DnScaling(per_unit=per_unit, offsets=offsets, source="item")
 
 
 def _of_baseline(has_offset: bool | None) -> float:
@@ -76,8 +76,8 @@ def _of_baseline(has_offset: bool | None) -> float:
     return OFFSET if has_offset else 0.0
 
 
-def _contradiction(what: str, *, got: str, expected: str) -> Refused:
-    return Refused(
+def _contradiction(what: str, *, got: str, expected: str) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.OFFSET_CONTRADICTION,
         what,
         got=got,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.data.raster import BandLabel
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 
 SPELLINGS = (
     (re.compile(r"near[ _-]*(?:infra[ _-]*red|ir)"), "nir"),
@@ -37,7 +37,7 @@ QUANTITIES = {
 }
 SAME, NEAR_NM, FAR_NM = 1e-5, 0.01, 0.05
 """Relative tolerance of scales; of wavelengths if another declared band is nearer, and in any case."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def check_tags(
@@ -61,7 +61,7 @@ def check_tags(
     files = [paths] * len(labels) if isinstance(paths, Path) else paths
     for file, label, band in zip(files, labels, bands, strict=True):
         if label.shown == "palette":
-            raise Refused(
+            raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
                 f"the values of band {band} are indexes of a color table",
                 got=f"{file.name}: color interpretation palette",
@@ -170,8 +170,8 @@ def _stems(words: set[str]) -> set[str]:
     return {match[1] if (match := COLORED.fullmatch(word)) else word for word in words}
 
 
-def _contradiction(file: Path, band: str, *, got: object, expected: str, what: str) -> Refused:
-    return Refused(
+def _contradiction(file: Path, band: str, *, got: object, expected: str, what: str) -> SceneRejectedError:
+    return SceneRejectedError(
         Reason.TAGS_CONTRADICTION,
         f"the {what} of band {band} in {file.name} contradicts the configuration",
         got=f"{got}, by the tags of the file",

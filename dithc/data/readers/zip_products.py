@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from dithc.core.clutter import is_clutter
-from dithc.data.archives import check_disk, scratch
+from dithc.data.archives import check_disk, scratch_folder
 from dithc.data.file_checks import open_regular
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 
 SUFFIX = ".zip"
 MOST_FILES, MOST_RATIO = 100_000, 100
@@ -34,7 +34,7 @@ def names_in(path: Path) -> list[str]:
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
     """Yield a temporary folder with the content of a zip file, after checks of all entries and their checksums."""
-    with scratch(path) as folder:
+    with scratch_folder(path) as folder:
         try:
             with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                 entries = _judged(archive.infolist(), path, folder)
@@ -106,8 +106,8 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
             raise OSError(f"the zip file is truncated: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
 
 
-def _hostile(path: Path, *, got: str, expected: str) -> Refused:
+def _hostile(path: Path, *, got: str, expected: str) -> SceneRejectedError:
     fix = "download it again; if you created it, pack the product's folder unchanged (zip -r)"
-    return Refused(
+    return SceneRejectedError(
         Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix
     )

@@ -9,13 +9,13 @@ from typing import Any
 
 from dithc.config import datasets
 from dithc.core.artifacts import Manifest, atomic_write, digest, outputs, summaries
-from dithc.core.logging import UserError, logger, problem, progress
+from dithc.core.logging import UserError, get_logger, progress, user_error
 from dithc.data.file_checks import printable
 from dithc.data.parquet import TableWriter
-from dithc.data.readers import Scenes, read_scenes, state_of
-from dithc.data.scene import Reason, Refused, Rejection
+from dithc.data.readers import SceneSource, read_scenes, state_of
+from dithc.data.scene import Reason, Rejection, SceneRejectedError
 from dithc.data.scenes.read_scenes import gather
-from dithc.data.scenes.scene_cache import COLUMNS, Found, Record, partial_folder, rejected_row
+from dithc.data.scenes.scene_cache import COLUMNS, CachedScene, SceneCacheWriter, partial_folder, rejected_row
 from dithc.data.scenes.stacks import Stacks, link
 
 SCHEMA_VERSION = 2
@@ -26,10 +26,12 @@ SAME_GSD = 0.01
 SEVERAL = ("multi-page", "animated")
 """Notes of files with several images, of which the first is read."""
 DECODERS = ("rasterio", "pillow", "numpy")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads: int = 1) -> summaries.Stage:
+def ingest_scenes(
+    dataset: datasets.DatasetConfig, folder: Path, *, out: Path, threads: int = 1
+) -> summaries.IngestSummary:
     """Stage all scenes of a source: stacks, `scenes.parquet` and `scenes.json`; return values for the manifest.
 
     Scenes from `out`, or from an interrupted run with the same settings, are reused if their files are unchanged.
@@ -42,11 +44,11 @@ def stage_scenes(dataset: datasets.Dataset, folder: Path, *, out: Path, threads:
     scenes = read_scenes(dataset.source, folder)
     settings = _settings(dataset.source, scenes.classes)
     with partial_folder(out, settings=settings) as (partial, kept), outputs.OutputFolder(out).replaced() as temporary:
-        tally, growing = Tally(), partial / "now"
+        tally, growing = IngestCounts(), partial / "now"
         growing.mkdir()
         with (
             TableWriter(growing / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
-            Record(growing, settings=settings) as record,
+            SceneCacheWriter(growing, settings=settings) as record,
             progress(total=len(scenes), label="scenes", unit="scene") as bar,
         ):
             for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
@@ -81,7 +83,7 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
-    if isinstance(source, datasets.InstalledSource):
+    if isinstance(source, datasets.PluginSource):
         code |= {"extension": " ".join(source.extension.values())}
     return digest(
         {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
@@ -89,7 +91,7 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
 
 
 @dataclass(kw_only=True)
-class Tally:
+class IngestCounts:
     """Counts of a staging run."""
 
     first: dict[str, Any] = field(default_factory=dict)  # properties that all scenes must share
@@ -104,7 +106,7 @@ class Tally:
     def rejected(self) -> int:
         return self.reasons.total()
 
-    def accept(self, scene: Found) -> None:
+    def accept(self, scene: CachedScene) -> None:
         self.accepted += 1
         self.notes.update(scene.notes)
         self.first = self.first or scene.kind
@@ -117,7 +119,7 @@ class Tally:
             text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.fix}"
             self.examples[reason].append(printable(text))
 
-    def numbers(self) -> summaries.Stage:
+    def numbers(self) -> summaries.IngestSummary:
         return {
             "scenes": self.accepted + self.rejected,
             "accepted": self.accepted,
@@ -128,33 +130,35 @@ class Tally:
         }
 
 
-def _consistent(found: Found | Rejection, tally: Tally) -> Found | Rejection:
+def _consistent(found: CachedScene | Rejection, tally: IngestCounts) -> CachedScene | Rejection:
     """Return the scene, or a rejection if bands, type or pixel size differ from the first accepted scene."""
-    refused = _contradiction(found.kind, tally.first) if isinstance(found, Found) and tally.first else None
+    refused = _contradiction(found.kind, tally.first) if isinstance(found, CachedScene) and tally.first else None
     if refused is None or isinstance(found, Rejection):
         return found
     tally.unlike += refused.reason == Reason.WRONG_DTYPE
     return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
 
 
-def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> Refused | None:
+def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> SceneRejectedError | None:
     bands, gsd_m = kind["bands"], kind["gsd_m"]
     fix = "list the other files in `source.exclude`, or define another dataset for them"
     for name in ("file_dtype", "dtype", "units", "scale", "offset"):
         if kind[name] != first[name]:
             what = f"the {name.replace('file_', '')} of the file differs from the first scene"
-            return Refused(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
+            return SceneRejectedError(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
     if bands != first["bands"]:
         what, got, expected = "the bands differ from the previous scenes", ", ".join(bands), first["bands"]
-        return Refused(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
+        return SceneRejectedError(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
     if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
         what, got, expected = "the pixel size differs from the previous scenes", gsd_m, first["gsd_m"]
         fix += ", or resample them (gdalwarp -tr)"
-        return Refused(Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix)
+        return SceneRejectedError(
+            Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix
+        )
     return None
 
 
-def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tally) -> dict[str, Any]:
+def _index(dataset: datasets.DatasetConfig, scenes: SceneSource, stacks: Stacks, tally: IngestCounts) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": dataset.source.kind,
@@ -165,12 +169,12 @@ def _index(dataset: datasets.Dataset, scenes: Scenes, stacks: Stacks, tally: Tal
     }
 
 
-def _check_declared(folder: Path, tally: Tally) -> None:
+def _check_declared(folder: Path, tally: IngestCounts) -> None:
     """Reject a dataset if some files contradict the declared offset, because the other files are then doubtful."""
     reason = str(Reason.OFFSET_CONTRADICTION)
     if not tally.reasons[reason]:
         return
-    raise problem(
+    raise user_error(
         f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
         got="".join(f"\n    {text}" for text in tally.examples[reason]),
         expected="an offset that fits every file: if some contradict it, others may be wrong without detection",
@@ -178,11 +182,11 @@ def _check_declared(folder: Path, tally: Tally) -> None:
     )
 
 
-def _too_many(folder: Path, tally: Tally, total: int, most: float) -> UserError:
+def _too_many(folder: Path, tally: IngestCounts, total: int, most: float) -> UserError:
     lines = [
         f"{count} x {reason}: {text}" for reason, count in tally.reasons.items() for text in tally.examples[reason]
     ]
-    return problem(
+    return user_error(
         f"{tally.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
         expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import outputs
-from dithc.core.logging import UserError, problem, setup
+from dithc.core.logging import UserError, setup_logging, user_error
 from dithc.data.file_checks import memory_bytes
-from dithc.data.readers import Scenes
+from dithc.data.readers import SceneSource
 from dithc.data.scene import Rejection
-from dithc.data.scenes.scene_cache import Found, Kept, Record
+from dithc.data.scenes.scene_cache import CachedScene, SceneCache, SceneCacheWriter
 from dithc.data.scenes.stacks import FileCanvas
 
 PIECE_SCENES, PIECE_BYTES = 256, 256 << 20
@@ -29,8 +29,8 @@ PIECES_EACH = 4
 
 
 def gather(
-    scenes: Scenes, kept: Sequence[Kept], *, partial: Path, settings: str, threads: int
-) -> Iterator[tuple[Found | Rejection, str | None]]:
+    scenes: SceneSource, kept: Sequence[SceneCache], *, partial: Path, settings: str, threads: int
+) -> Iterator[tuple[CachedScene | Rejection, str | None]]:
     """Yield each scene of a source, in order, with the state of its files before reading; independent of `kept` and
     `threads`.
 
@@ -58,9 +58,9 @@ def gather(
                 outputs.remove(source.folder)
 
 
-def _found(scenes: Scenes, position: int, canvas: FileCanvas) -> Found | Rejection:
+def _found(scenes: SceneSource, position: int, canvas: FileCanvas) -> CachedScene | Rejection:
     scene = scenes.read(position, canvas)
-    return scene if isinstance(scene, Rejection) else Found.of(scene, scenes.folder, canvas)
+    return scene if isinstance(scene, Rejection) else CachedScene.of(scene, scenes.folder, canvas)
 
 
 Seen = list[tuple[str | None, int]]
@@ -68,8 +68,8 @@ Seen = list[tuple[str | None, int]]
 
 @contextmanager
 def _pieces(
-    scenes: Scenes, seen: Seen, fresh: list[int], *, partial: Path, settings: str, threads: int
-) -> Iterator[Callable[[int], Kept | None]]:
+    scenes: SceneSource, seen: Seen, fresh: list[int], *, partial: Path, settings: str, threads: int
+) -> Iterator[Callable[[int], SceneCache | None]]:
     """Yield a function that waits for the piece of a position; it returns None if no worker processes are used."""
     memory = scenes.memory_bytes(max((seen[position][1] for position in fresh), default=0))
     processes = min(threads, len(fresh), max(1, memory_bytes() // memory))
@@ -78,7 +78,7 @@ def _pieces(
         return
     todo = deque(_cut(seen, fresh, processes=processes))
     running: deque[tuple[list[int], Future[None], Path]] = deque()
-    own: dict[int, Kept] = {}
+    own: dict[int, SceneCache] = {}
     context = multiprocessing.get_context("spawn")  # a fork would copy locks held by other threads
     numbers = context.SimpleQueue()
     for number in range(processes):
@@ -95,13 +95,13 @@ def _pieces(
             running.append((piece, pool.submit(_read_piece, piece, states, folder), folder))
             children.update(multiprocessing.active_children())
 
-    def read(position: int) -> Kept:
+    def read(position: int) -> SceneCache:
         if position not in own:
             start()
             piece, done, folder = running.popleft()
             done.result()
             start()
-            own.update(dict.fromkeys(piece, Kept(folder, settings=settings, is_own=True)))
+            own.update(dict.fromkeys(piece, SceneCache(folder, settings=settings, is_own=True)))
         return own.pop(position)
 
     try:
@@ -120,7 +120,7 @@ def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
     """
     own = [status for status in statuses if status not in (None, 0, -signal.SIGTERM)]
     ends = [signal.Signals(-status).name if status < 0 else f"status {status}" for status in own]
-    return problem(
+    return user_error(
         f"one of the {len(statuses)} processes that read scenes has ended early",
         got=", ".join(ends) or "unknown exit status",
         expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
@@ -148,9 +148,9 @@ _reading: list[Any] = []
 """Scenes and settings of a worker process, which are sent once."""
 
 
-def _begin(scenes: Scenes, settings: str, numbers: Any, cpus: int) -> None:
+def _begin(scenes: SceneSource, settings: str, numbers: Any, cpus: int) -> None:
     """Initialize a worker: it uses a share of the cores, and exits when its parent exits."""
-    setup()
+    setup_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C; the current piece is finished and kept
     allowed, first = sorted(os.sched_getaffinity(0)), numbers.get() * cpus
     os.sched_setaffinity(0, {allowed[(first + one) % len(allowed)] for one in range(cpus)})
@@ -164,7 +164,7 @@ def _read_piece(positions: list[int], states: list[str | None], folder: Path) ->
     scenes, settings = _reading
     folder.mkdir()
     canvas = FileCanvas(folder)
-    with Record(folder, settings=settings) as record:
+    with SceneCacheWriter(folder, settings=settings) as record:
         for position, state in zip(positions, states, strict=True):
             found = _found(scenes, position, canvas)
             if isinstance(found, Rejection):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import parse
-from dithc.core.logging import problem
+from dithc.core.integrity import parse_json
+from dithc.core.logging import user_error
 from dithc.data.npy_writer import open_npy
 from dithc.data.parquet import column_names, read_columns
 from dithc.data.scene import Array, Mask
@@ -37,11 +37,11 @@ class Scenes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.index: dict[str, Any] = parse(Manifest.whole(folder / INDEX_FILE).read_text())
+            self.index: dict[str, Any] = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
             table = Manifest.whole(folder / TABLE_FILE)
             columns = read_columns(table, *COLUMNS, *(name for name in column_names(table) if name in FACTS))
         except (OSError, ValueError) as error:
-            raise problem(
+            raise user_error(
                 f"the scenes in {folder} cannot be read",
                 got=error,
                 expected="the output of `dithc stage`",

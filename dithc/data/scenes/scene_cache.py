@@ -1,6 +1,6 @@
 """Scenes as stored: rows of the table, and records next to stacks, which later runs reuse instead of reading the files.
 
-A line (`Found.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
+A line (`CachedScene.line`) stores the position of a scene's bytes and their hash. It is valid if the settings and the
 observed state of the scene's files are unchanged. The bytes are valid if their hash matches. No flush or completeness
 is required: a later run uses the intact scenes of a killed run, and reads damaged scenes from their files.
 """
@@ -16,14 +16,14 @@ from typing import Any, Self
 import numpy as np
 
 from dithc.core.artifacts import outputs
-from dithc.core.integrity import seal_line, unseal_lines
-from dithc.core.logging import UserError, logger
+from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines
+from dithc.core.logging import UserError, get_logger
 from dithc.data.file_checks import printable
 from dithc.data.npy_writer import NO_SPACE
 from dithc.data.parquet import Kind
 from dithc.data.readers import scene_id
-from dithc.data.scene import Array, Mask, Reason, Refused, Rejection, Scene
-from dithc.data.scenes.stacks import FileCanvas, Placed, Stacks, bytes_of, fills_a_stack
+from dithc.data.scene import Array, Mask, Reason, Rejection, Scene, SceneRejectedError
+from dithc.data.scenes.stacks import FileCanvas, StackLocation, Stacks, bytes_of, fills_a_stack
 
 RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
 BLOCK_BYTES = 1 << 22
@@ -59,11 +59,11 @@ COLUMNS: dict[str, Kind] = {
     "offsets": "floats",
     "notes": "text",
 }
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CachedScene:
     """An accepted scene, ready to be stacked."""
 
     scene_id: str
@@ -103,29 +103,29 @@ class Found:
             sha256=digest.hexdigest(),
         )
 
-    def line(self, placed: Placed, state: str | None) -> dict[str, Any]:
+    def line(self, placed: StackLocation, state: str | None) -> dict[str, Any]:
         """Return the recorded line: all fields, with file positions instead of arrays."""
         row = {name: value for name, value in self.row.items() if value is not None}
         same = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
         return {**same, "state": state, "shape": self.shape, "pixels": placed.pixels, "mask": placed.mask}
 
 
-class Record:
+class SceneCacheWriter:
     """Stacks in a folder, with one recorded line per scene."""
 
     def __init__(self, folder: Path, *, settings: str) -> None:
         self.folder, self.stacks = folder, Stacks(folder)
         self._file = (folder / RECORD_FILE).open("x", buffering=1)  # line-buffered
-        self._file.write(seal_line({"settings": settings}))
+        self._file.write(dump_checksummed_line({"settings": settings}))
 
-    def add(self, found: Found, state: str | None) -> Placed:
+    def add(self, found: CachedScene, state: str | None) -> StackLocation:
         placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
-        self._file.write(seal_line(found.line(placed, state)))
+        self._file.write(dump_checksummed_line(found.line(placed, state)))
         return placed
 
     def refuse(self, rejection: Rejection, state: str | None) -> None:
         told = {name: str(getattr(rejection.refused, name)) for name in ("reason", "what", "got", "expected", "fix")}
-        self._file.write(seal_line({"id": rejection.scene_id, "state": state, "refused": told}))
+        self._file.write(dump_checksummed_line({"id": rejection.scene_id, "state": state, "refused": told}))
 
     def __enter__(self) -> Self:
         return self
@@ -139,8 +139,8 @@ class Record:
                 raise
 
 
-class Kept:
-    """A folder written by `Record`, complete or not; scenes are taken out one at a time.
+class SceneCache:
+    """A folder written by `SceneCacheWriter`, complete or not; scenes are taken out one at a time.
 
     Scenes read with other `settings` are ignored. If this run wrote the folder (`is_own`), its bytes are not hashed, and its
     rejections are reused.
@@ -170,7 +170,7 @@ class Kept:
         """Return the state of the scene's files when it was read; None if missing or without observable state."""
         return self._lines.get(scene_id, (None, 0))[0]
 
-    def take(self, scene_id: str, path: Path) -> Found | Rejection | None:
+    def take(self, scene_id: str, path: Path) -> CachedScene | Rejection | None:
         """Take a scene out; `path` is its current file. Return None, with a warning, if the record is damaged."""
         _, place = self._lines.pop(scene_id)
         try:
@@ -180,14 +180,14 @@ class Kept:
             if line is None or line["id"] != scene_id:
                 raise OSError("its line was altered")
             if told := line.get("refused"):
-                refused = Refused(Reason(told.pop("reason")), told.pop("what"), **told)
+                refused = SceneRejectedError(Reason(told.pop("reason")), told.pop("what"), **told)
                 return Rejection(scene_id=scene_id, path=path, refused=refused)
             return self._found(line, path)
         except OSError as error:
             log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
             return None
 
-    def _found(self, line: dict[str, Any], path: Path) -> Found:
+    def _found(self, line: dict[str, Any], path: Path) -> CachedScene:
         shape, dtype = tuple(line["shape"]), line["kind"]["dtype"]
         name, offset = line["pixels"]
         pixels: Array | Path = self.folder / name
@@ -206,11 +206,11 @@ class Kept:
             if digest.hexdigest() != line["sha256"]:
                 raise OSError("its bytes were altered")
         same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
-        return Found(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
+        return CachedScene(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
 
 
 @contextmanager
-def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kept]]]:
+def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[SceneCache]]]:
     """Yield a folder next to `out` for new scenes, with reusable results of earlier runs from it and from `out`.
 
     The folder is removed on success and stays after an interruption or error. `settings` is a digest of all settings
@@ -222,7 +222,7 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
     try:
         if kept := _left(partial, settings=settings):
             log.info(f"{sum(map(len, kept))} scenes of an interrupted run are reused if their files are unchanged")
-        yield partial, [*kept, Kept(folder, settings=settings)]
+        yield partial, [*kept, SceneCache(folder, settings=settings)]
     except BaseException as error:
         if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
             outputs.remove(partial)
@@ -234,7 +234,7 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Kep
     outputs.remove(partial)
 
 
-def _left(partial: Path, *, settings: str) -> list[Kept]:
+def _left(partial: Path, *, settings: str) -> list[SceneCache]:
     """Return results of earlier runs; remove folders that are empty or have other settings."""
     earlier = [path for path in partial.iterdir() if path.is_dir()]
     for number, old in enumerate(sorted(earlier)):
@@ -242,7 +242,7 @@ def _left(partial: Path, *, settings: str) -> list[Kept]:
             old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")
     kept = []
     for old in sorted(path for path in partial.iterdir() if path.is_dir()):
-        found = Kept(old, settings=settings)
+        found = SceneCache(old, settings=settings)
         if found:
             kept.append(found)
         else:
@@ -251,7 +251,7 @@ def _left(partial: Path, *, settings: str) -> list[Kept]:
 
 
 def _unsealed(text: bytes) -> dict[str, Any] | None:
-    lines, _ = unseal_lines(text.decode(errors="replace"))
+    lines, _ = load_checksummed_lines(text.decode(errors="replace"))
     return lines[0] if lines else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.data.npy_writer import SHARD_BYTES, NpyWriter
-from dithc.data.scene import Array, Canvas, Mask
+from dithc.data.scene import Array, Mask, PixelBuffer
 
 SCENES_PER_STACK = 4096
 OPEN_STACKS = 16
@@ -26,7 +26,9 @@ class Stacks:
         self.entries: list[dict[str, Any]] = []
         self._open: OrderedDict[tuple[int, ...], _Stack] = OrderedDict()
 
-    def append(self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str) -> "Placed":
+    def append(
+        self, pixels: Array | Path, mask: Array | None, *, shape: tuple[int, ...], dtype: str
+    ) -> "StackLocation":
         """Append a scene (C, H, W), as array or stack file, and its mask (H, W), None if all is valid."""
         if shape in self._open and self._open[shape].is_full:
             self._close(shape)
@@ -56,7 +58,7 @@ class Stacks:
                 self._open.pop(shape).discard()
 
 
-class Placed:
+class StackLocation:
     """Position of a scene: number and row of its stack, and file and first byte of its pixels and of its mask."""
 
     def __init__(self, stack: "_Stack") -> None:
@@ -78,7 +80,7 @@ class _Stack:
     def is_full(self) -> bool:
         return self.count >= SCENES_PER_STACK or (self.count + 1) * bytes_of(self.shape, self.dtype) > SHARD_BYTES
 
-    def append(self, pixels: Array | Path, mask: Array | None) -> Placed:
+    def append(self, pixels: Array | Path, mask: Array | None) -> StackLocation:
         if isinstance(pixels, Path):
             assert fills_a_stack(self.shape, self.dtype), "a file of a scene that shares its stack"
             link(pixels, self.path)
@@ -95,7 +97,7 @@ class _Stack:
             mask = np.full(self.shape[1:], Mask.VALID, np.uint8) if mask is None else mask
             self.mask.append(mask[np.newaxis])
         self.count += 1
-        return Placed(self)
+        return StackLocation(self)
 
     def close(self) -> None:
         for writer in filter(None, (self.pixels, self.mask)):
@@ -106,7 +108,7 @@ class _Stack:
             writer.discard()
 
 
-class FileCanvas(Canvas):
+class FileCanvas(PixelBuffer):
     """Canvas that maps the stack file of a scene that fills a stack; smaller scenes get memory."""
 
     def __init__(self, folder: Path) -> None:

@@ -81,7 +81,7 @@ def candidates(hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
 
 
 @dataclass
-class Near:
+class NearDuplicates:
     """Collector of tile features that joins the cells of tiles that look the same."""
 
     compared: int = 0  # tiles with enough texture

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.config import datasets
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.data.grids import GeoTransform, degrees
 from dithc.data.splits.equal_area_grid import EarthGrid, Ints
 
@@ -29,7 +29,7 @@ class Splitter:
     date or in an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
     """
 
-    def __init__(self, settings: datasets.Split, *, seed: int, joined: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: datasets.SplitConfig, *, seed: int, joined: Mapping[str, str] | None = None) -> None:
         self.settings, self.seed, self._joined = settings, seed, joined or {}
         self.split_of = lru_cache(maxsize=1 << 16)(self._split_of)
 
@@ -75,7 +75,7 @@ class Splitter:
         grid = EarthGrid(side_m=self.settings.cell_m)
         longitudes, latitudes = outline(y, x, size=size, crs=crs, transform=transform)  # (n, 9)
         if not np.isfinite(longitudes).all():
-            raise problem(
+            raise user_error(
                 "a scene is outside of the Earth",
                 got=f"coefficients {transform} in the system {crs}",
                 expected="a place on the Earth, which determines the cell of each tile (`split.cell_m`)",
@@ -123,7 +123,7 @@ def _cells(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class TilePlacement:
     """Tiles of a scene: row and column of first pixels (n,), cells and splits; the last `moved` left the lattice."""
 
     y: Ints
@@ -142,7 +142,7 @@ def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, In
 
 def place_tiles(
     splitter: Splitter, shape: tuple[int, int], *, size: int, stride: int, place: str, transform: GeoTransform | None
-) -> Placed:
+) -> TilePlacement:
     """Return the tiles of a scene (H, W), of `size` pixels at distances of `stride`.
 
     Cells of the Earth grid do not align with the scene. A lattice tile in two splits moves by at most half its side,
@@ -152,7 +152,7 @@ def place_tiles(
     """
     y, x = lattice(shape, size=size, stride=stride)
     cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
-    placed = Placed(y=y, x=x, cells=cells, splits=splits)
+    placed = TilePlacement(y=y, x=x, cells=cells, splits=splits)
     across = np.array([i for i, split in enumerate(splits) if split is None], dtype=np.int64)
     if transform is None or splitter.settings.cell_m is None or not size // PARTS or not len(across):
         return placed
@@ -172,7 +172,7 @@ def place_tiles(
             taken.add(position)
     kept = [i for i in range(len(y)) if i not in chosen]
     new = sorted(chosen.values())
-    return Placed(
+    return TilePlacement(
         y=np.concatenate([y[kept], to[new, 0]]),
         x=np.concatenate([x[kept], to[new, 1]]),
         cells=[cells[i] for i in kept] + [new_cells[i] for i in new],

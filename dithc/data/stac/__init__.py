@@ -1,8 +1,8 @@
 """Sentinel-2 scenes of STAC catalogs.
 
 Purpose: every catalog has its own names for the same bands. Only this package uses a network; staging does not.
-Contents: `read_item` reads an item (STAC 1.0 or 1.1) and maps its assets to bands. `chosen` selects the assets for a
-grid. `fetch` searches a catalog, records the result in `lock.json` and downloads items and assets into a folder. `Lock`
+Contents: `read_item` reads an item (STAC 1.0 or 1.1) and maps its assets to bands. `select_assets` selects the assets for a
+grid. `fetch_scenes` searches a catalog, records the result in `lock.json` and downloads items and assets into a folder. `Lock`
 is that file.
 Invariants: a file with its final name is complete, by its length and its checksum, if any. The lock lists every file,
 so that missing files are detected and a second fetch sends no request. Credentials come from the environment, are sent
@@ -11,8 +11,8 @@ stored without queries. No name from a catalog becomes a path, and a lock names 
 Extending: a new band name is a row in `item.py`. Only `catalogue.py` imports pystac-client, an optional dependency.
 """
 
-from dithc.data.stac.fetch import fetch
-from dithc.data.stac.item import OWN_GSD_M, Asset, Item, chosen, read_item
+from dithc.data.stac.fetch import fetch_scenes
+from dithc.data.stac.item import OWN_GSD_M, Asset, Item, read_item, select_assets
 from dithc.data.stac.lock import Lock
 
-__all__ = ["OWN_GSD_M", "Asset", "Item", "Lock", "chosen", "fetch", "read_item"]
+__all__ = ["OWN_GSD_M", "Asset", "Item", "Lock", "fetch_scenes", "read_item", "select_assets"]

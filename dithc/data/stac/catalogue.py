@@ -18,8 +18,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 from dithc.config import datasets
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import UserError, user_error
 from dithc.data.stac.http import AGAIN, Credentials, answer, body, check_address
 from dithc.data.stac.item import Item, item_of
 
@@ -30,14 +30,14 @@ ANSWER_BYTES, ERROR_BYTES = 16 << 20, 1 << 16
 ATTEMPTS = 4
 
 
-def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> list[Item]:
+def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials) -> list[Item]:
     """Return the first `limit` items that match, in the order of the catalog.
 
     Raises:
         UserError: pystac-client is missing, the catalog does not answer or is invalid, or no item matches.
     """
     if find_spec("pystac_client") is None:
-        raise problem(
+        raise user_error(
             "pystac-client is not installed",
             got="a search without this package",
             expected="pystac-client 0.8 or later",
@@ -51,7 +51,7 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
         if len(found) == search.limit:
             break
     if not found:
-        raise problem(
+        raise user_error(
             f"no item of {search.catalog} matches the search",
             got=f"0 items of {search.collection}",
             expected="a scene in the area and period, with at most `max_cloud` clouds",
@@ -60,7 +60,7 @@ def search_catalogue(search: datasets.Search, *, credentials: Credentials) -> li
     return list(found.values())
 
 
-def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[dict[str, Any]]:
+def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Iterator[dict[str, Any]]:
     """Yield the items of all pages."""
     from pystac_client import Client
     from pystac_client.stac_api_io import StacApiIO
@@ -93,7 +93,7 @@ def _documents(search: datasets.Search, credentials: Credentials) -> Iterator[di
         raise
     except Exception as error:  # pystac raises various exceptions for invalid documents
         prefix = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
-        raise problem(
+        raise user_error(
             f"the catalog {search.catalog} does not answer the search",
             got=prefix + credentials.scrubbed(error),
             expected="a STAC API with item search, at the address of its root (such as .../v1)",
@@ -141,9 +141,9 @@ def _answered(
 def _area(path: Path) -> dict[str, Any]:
     """Return the single geometry of a GeoJSON file."""
     try:
-        with plain(path).open("rb") as file:
+        with require_regular_file(path).open("rb") as file:
             content = file.read(AREA_BYTES + 1)
-        found = parse(content) if len(content) <= AREA_BYTES else None
+        found = parse_json(content) if len(content) <= AREA_BYTES else None
         if isinstance(found, dict) and found.get("type") == "FeatureCollection":
             (found,) = found["features"]
         if isinstance(found, dict) and found.get("type") == "Feature":
@@ -151,7 +151,7 @@ def _area(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict) or found.get("type") not in ("Polygon", "MultiPolygon"):
             raise ValueError(f"{json.dumps(found)[:80]}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"the area {path} (`source.search.area`) cannot be read",
             got=error,
             expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 from dithc.core.artifacts import sha256_file
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.stac.http import AGAIN, TOKEN, TOKEN_HOSTS, Credentials, answer, block_of
 from dithc.data.stac.multihash import difference
 
@@ -33,7 +33,7 @@ LENGTH = re.compile(r"[0-9]{1,18}")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 """First bytes of TIFF and JPEG 2000 files. A login page fails this check."""
-log = logger("dithc.fetch")
+log = get_logger("dithc.fetch")
 
 
 class _Again(Exception):
@@ -45,7 +45,7 @@ class _Again(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class DownloadRequest:
     """File to download, with its bytes and multihash if the catalog states them.
 
     `address` returns the address for each attempt, because signed addresses expire. Messages contain `shown`.
@@ -76,7 +76,7 @@ class Wanted:
         self.etag.unlink(missing_ok=True)
 
     def differs(self, *, got: str, expected: str) -> UserError:
-        return problem(
+        return user_error(
             f"{self.shown} differs from its catalog entry",
             got=got,
             expected=expected,
@@ -84,7 +84,7 @@ class Wanted:
         )
 
 
-def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
+def download(wanted: DownloadRequest, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
     """Download a file and return its size and SHA-256. `told` receives the length of each block.
 
     Raises:
@@ -100,7 +100,7 @@ def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], 
         except _Again as error:
             attempts = 1 if wanted.received >= before + BLOCK_BYTES else attempts + 1
             if attempts >= MOST_ATTEMPTS:
-                raise problem(
+                raise user_error(
                     f"{wanted.shown} could not be fetched",
                     got=f"{error}, {attempts} times in a row",
                     expected="the file",
@@ -118,7 +118,7 @@ def download(wanted: Wanted, *, credentials: Credentials, told: Callable[[int], 
     return total, digest
 
 
-def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], None]) -> int:
+def _transfer(wanted: DownloadRequest, credentials: Credentials, told: Callable[[int], None]) -> int:
     """Append one answer to the partial file; return the size of the complete file."""
     etag = wanted.etag.read_text() if wanted.etag.exists() else ""
     have = wanted.received if etag else 0
@@ -127,7 +127,7 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
         start, total = _announced(wanted, response, have=have, etag=etag)
         free = shutil.disk_usage(wanted.target.parent).free - SPARE_BYTES
         if total - start > free:
-            raise problem(
+            raise user_error(
                 f"not enough disk space for {wanted.target.name}",
                 got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, besides a reserve of 1 GiB",
                 expected=f"{(total - start) / 2**30:.1f} GiB",
@@ -150,7 +150,7 @@ def _transfer(wanted: Wanted, credentials: Credentials, told: Callable[[int], No
     return total
 
 
-def _answered(wanted: Wanted, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
+def _answered(wanted: DownloadRequest, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
     try:
         return answer(wanted.address(), headers=headers, credentials=credentials)
     except HTTPError as error:
@@ -167,7 +167,7 @@ def _block(response: HTTPResponse, left: int) -> bytes:
         raise _Again(f"the connection failed ({type(error).__name__})") from None
 
 
-def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
+def _announced(wanted: DownloadRequest, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
     """Check the headers; return the offset of the answer and the size of the file."""
     packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
     if packed not in (None, "", "identity"):
@@ -192,7 +192,7 @@ def _announced(wanted: Wanted, response: HTTPResponse, *, have: int, etag: str) 
     return start, total
 
 
-def _refused(wanted: Wanted, error: HTTPError) -> Exception:
+def _refused(wanted: DownloadRequest, error: HTTPError) -> Exception:
     """Return the exception for an error status: `_Again` or an error for the user."""
     if error.code == 416:
         wanted.discard()
@@ -200,7 +200,7 @@ def _refused(wanted: Wanted, error: HTTPError) -> Exception:
     if error.code in AGAIN:
         return _Again(f"status {error.code}", wait=_wait(error.headers.get("Retry-After")))
     secret = f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.sign`"
-    return problem(
+    return user_error(
         f"the server does not deliver {wanted.shown}",
         got=f"status {error.code}",
         expected="the file",
@@ -219,7 +219,7 @@ def _wait(text: str | None) -> float | None:
     return None
 
 
-def _check(wanted: Wanted, total: int) -> None:
+def _check(wanted: DownloadRequest, total: int) -> None:
     """Compare the received file with the catalog entry, and discard it if it differs."""
     with wanted.part.open("rb") as file:
         first = file.read(12)

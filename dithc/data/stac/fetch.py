@@ -14,10 +14,10 @@ from urllib.parse import quote, urlsplit
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, sha256_file
 from dithc.core.clutter import is_clutter
-from dithc.core.integrity import parse
-from dithc.core.logging import UserError, logger, problem, progress
+from dithc.core.integrity import parse_json
+from dithc.core.logging import UserError, get_logger, progress, user_error
 from dithc.data.stac.catalogue import search_catalogue
-from dithc.data.stac.download import Wanted, download
+from dithc.data.stac.download import DownloadRequest, download
 from dithc.data.stac.http import Credentials, answer, body, check_address, is_remote, joined, without_query
 from dithc.data.stac.item import (
     CLOUD_PROBABILITY,
@@ -25,17 +25,17 @@ from dithc.data.stac.item import (
     SCENE_CLASSIFICATION,
     Asset,
     Item,
-    chosen,
     item_of,
     read_document,
+    select_assets,
 )
-from dithc.data.stac.lock import IDENTITY, LOCK_FILE, Lock, Pinned, PinnedItem
+from dithc.data.stac.lock import IDENTITY, LOCK_FILE, Lock, PinnedFile, PinnedItem
 from dithc.data.stac.multihash import difference
 
 SUFFIXES = (".tif", ".tiff", ".jp2")
 ANSWER_BYTES = 1 << 16
 MEGA = 1e6
-log = logger("dithc.fetch")
+log = get_logger("dithc.fetch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class _Found:
     addresses: dict[str, str]
 
 
-def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
+def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = None) -> Lock:
     """Download the scenes of a search, or of items, into `source.path`, with a lock.
 
     Args:
@@ -68,7 +68,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
     folder, search = Path(source.path), source.search
     credentials = Credentials.read(search.catalog if search else None)
     if (items is None) == (search is None):
-        raise problem(
+        raise user_error(
             "`source.search` and `--items` are both missing" if items is None else "`--items` excludes `source.search`",
             got="a source without `search`, and no --items" if items is None else "a source with `search`, and --items",
             expected="one of them",
@@ -86,7 +86,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
         lock = Lock(search=asked, items=found.items)
         lock.write(folder)
     elif lock.search != asked:
-        raise problem(
+        raise user_error(
             f"{folder} was fetched for another search",
             got=json.dumps(lock.search),
             expected=json.dumps(asked),
@@ -97,7 +97,7 @@ def fetch(source: datasets.Sentinel2Stac, *, items: Path | None = None) -> Lock:
     return lock
 
 
-def _asked_for(found: _Found, source: datasets.Sentinel2Stac) -> dict[str, Any]:
+def _asked_for(found: _Found, source: datasets.Sentinel2StacSource) -> dict[str, Any]:
     """Return the number of items, and a digest that ignores queries of addresses."""
     rows = [[json.loads(found.documents[item.path]), item.model_dump()["assets"]] for item in found.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
@@ -118,7 +118,7 @@ def _given(items: Path) -> list[Item]:
             item = item_of(row, origin=path.name)
             found.setdefault(item.id, item)
     if not found:
-        raise problem(
+        raise user_error(
             f"there are no items in {items}",
             got=f"{len(paths)} files *.json",
             expected="STAC items, or collections of items",
@@ -127,12 +127,12 @@ def _given(items: Path) -> list[Item]:
     return list(found.values())
 
 
-def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
+def _pinned(given: list[Item], source: datasets.Sentinel2StacSource) -> _Found:
     """Select the assets of items, and assign a path to each."""
     found = _Found(items=[], documents={}, addresses={})
     for item in sorted(given, key=lambda item: item.id):
         if not fullmatch(IDENTITY, item.id):
-            raise problem(
+            raise user_error(
                 "the id of an item is not a valid folder name",
                 got=repr(item.id[:100]),
                 expected="letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
@@ -144,7 +144,7 @@ def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
             suffix = Path(urlsplit(address).path).suffix.lower()
             path = f"{item.id}/{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
             href = without_query(address)
-            pinned[asset.key] = Pinned(path=path, href=href, size=asset.size, checksum=asset.checksum)
+            pinned[asset.key] = PinnedFile(path=path, href=href, size=asset.size, checksum=asset.checksum)
             found.addresses[path] = address
         path, text = f"{item.id}/{item.id}.json", json.dumps(_local(item, pinned), indent=1) + "\n"
         digest = sha256(text.encode()).hexdigest()
@@ -153,7 +153,7 @@ def _pinned(given: list[Item], source: datasets.Sentinel2Stac) -> _Found:
     return found
 
 
-def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
+def _wanted(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset]:
     """Return the assets that staging reads, by band or mask."""
     level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
     names = [*(source.bands or level)]
@@ -161,9 +161,9 @@ def _wanted(item: Item, source: datasets.Sentinel2Stac) -> dict[str, Asset]:
         names.append(CLOUD_PROBABILITY)
     if any(asset.band == SCENE_CLASSIFICATION for asset in item.assets):
         names.append(SCENE_CLASSIFICATION)
-    assets, missing = chosen(item, names, gsd_m=source.gsd_m)
+    assets, missing = select_assets(item, names, gsd_m=source.gsd_m)
     if missing:
-        raise problem(
+        raise user_error(
             f"the item {item.id} lacks bands or masks",
             got=f"no {', '.join(missing)} at {source.gsd_m:g} m or finer, or at its own pixel size",
             expected=", ".join(names),
@@ -187,7 +187,7 @@ def _absolute(asset: Asset, item: Item) -> str:
     return href
 
 
-def _local(item: Item, pinned: dict[str, Pinned]) -> dict[str, Any]:
+def _local(item: Item, pinned: dict[str, PinnedFile]) -> dict[str, Any]:
     """Return the item with local file names, and without signed addresses."""
     document = copy.deepcopy(item.document)
     document["assets"] = {key: document["assets"][key] for key in pinned}
@@ -204,7 +204,7 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
     log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
     fetched = 0
     if links := [item.id for item in lock.items if (folder / item.id).is_symlink()]:
-        raise problem(
+        raise user_error(
             f"a folder of a scene in {folder} is a link, which may lead out of it",
             got=links[0],
             expected="folders",
@@ -223,7 +223,7 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
     log.info(f"fetched {fetched} files; {len(files) - fetched} existed")
 
 
-def _is_there(folder: Path, asset: Pinned) -> bool:
+def _is_there(folder: Path, asset: PinnedFile) -> bool:
     """Return whether a file is intact.
 
     A file that a killed fetch completed is added to the lock if the catalog has a checksum.
@@ -240,7 +240,7 @@ def _is_there(folder: Path, asset: Pinned) -> bool:
 
 
 def _one(
-    asset: Pinned, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
+    asset: PinnedFile, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
 ) -> None:
     """Download one file, and record its size and SHA-256 in the lock."""
     target = folder / asset.path
@@ -252,7 +252,7 @@ def _one(
         received += num_bytes
         bar.update(0, at=f"{asset.path}: {received / MEGA:.0f} MB")
 
-    wanted = Wanted(
+    wanted = DownloadRequest(
         address=_signing(sign, asset.href, credentials) if sign else lambda: address,
         shown=asset.href,
         target=target,
@@ -262,7 +262,7 @@ def _one(
     size, digest = download(wanted, credentials=credentials, told=told)
     if asset.sha256 not in (None, digest):
         target.unlink()
-        raise problem(
+        raise user_error(
             f"{asset.href} differs from the file in {LOCK_FILE}",
             got=f"sha256 {digest}",
             expected=f"sha256 {asset.sha256}",
@@ -277,13 +277,13 @@ def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str
     def address() -> str:
         try:
             with answer(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
-                found = parse(body(response, most=ANSWER_BYTES))["href"]
+                found = parse_json(body(response, most=ANSWER_BYTES))["href"]
             if not isinstance(found, str) or without_query(found) != href:
                 raise ValueError("the address of another file")
         except UserError:
             raise
         except (HTTPException, OSError, ValueError, KeyError, TypeError) as error:
-            raise problem(
+            raise user_error(
                 f"the signer {without_query(sign)} does not sign {href}",
                 got=credentials.scrubbed(error),
                 expected="JSON with the signed address as `href`",

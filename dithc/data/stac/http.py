@@ -19,7 +19,7 @@ from urllib.request import (
     Request,
 )
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 
 TOKEN, TOKEN_HOSTS = "DITHC_STAC_TOKEN", "DITHC_STAC_TOKEN_HOSTS"
 PORTS = {"http": 80, "https": 443}
@@ -50,7 +50,7 @@ class Credentials:
         """Read the environment; the host of `catalog` receives the token too."""
         token = os.environ.get(TOKEN, "").strip() or None
         if token is not None and not PRINTABLE.fullmatch(token):
-            raise problem(
+            raise user_error(
                 f"the token in {TOKEN} is invalid",
                 got="spaces, line ends or other characters that a header cannot contain",
                 expected="one word",
@@ -112,7 +112,7 @@ def check_address(href: str, *, said_by: str) -> None:
     except ValueError:
         fits = secret = False
     if not fits or secret:
-        raise problem(
+        raise user_error(
             f"{said_by} leads to an unsupported address",
             got="a user or password in the address" if secret else ascii(without_query(href))[:MOST_SAID],
             expected="https://HOST/PATH, or http",
@@ -202,7 +202,7 @@ def _opener() -> OpenerDirector:
 
 
 def _astray(before: str, *, got: str, expected: str) -> UserError:
-    return problem(
+    return user_error(
         f"a redirect of {without_query(before)} is not followed",
         got=got,
         expected=expected,

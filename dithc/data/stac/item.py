@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import UserError, user_error
 from dithc.data.stac.http import is_remote
 from dithc.data.stac.multihash import difference
 
@@ -119,12 +119,12 @@ def read_item(path: Path) -> Item:
 
 def read_document(path: Path) -> Any:
     """Read a JSON file, or raise UserError if it is invalid or larger than `ITEM_BYTES`."""
-    with plain(path).open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         content = file.read(ITEM_BYTES + 1)
     try:
         if len(content) > ITEM_BYTES:
             raise ValueError(f"more than {ITEM_BYTES} bytes")
-        return parse(content)
+        return parse_json(content)
     except ValueError as error:
         raise _no_item(path.name, got=str(error)) from None
 
@@ -162,7 +162,7 @@ def item_of(document: Any, *, origin: str) -> Item:
     )
 
 
-def chosen(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
+def select_assets(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
     """Select the assets of bands and masks for a grid.
 
     An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
@@ -263,7 +263,7 @@ def _number(values: Mapping[str, Any], name: str, *, least: float, most: float, 
 
 
 def _no_item(origin: str, *, got: str) -> UserError:
-    return problem(
+    return user_error(
         f"{origin} is not a valid STAC item of a Sentinel-2 scene",
         got=got[:300],
         expected="an item (type Feature, STAC 1.0 or 1.1) of level L1C or L2A without contradictions",

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, sha256_file
-from dithc.core.integrity import json_documents, seal
-from dithc.core.logging import problem
+from dithc.core.integrity import dump_checksummed, json_documents
+from dithc.core.logging import user_error
 
 LOCK_FILE = "lock.json"
 LOCK_BYTES = 128 << 20
@@ -20,7 +20,7 @@ FilePath = Annotated[str, Field(pattern=r"^[^/]+/[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """ID/FILE relative to the folder."""
 
 
-class Pinned(BaseModel):
+class PinnedFile(BaseModel):
     """File of a scene, with its address without query, and the multihash of the catalog, if any.
 
     `size` is None until the catalog or the server states it, and `sha256` until the file is downloaded.
@@ -41,7 +41,7 @@ class PinnedItem(BaseModel):
     id: Annotated[str, Field(pattern=IDENTITY)]
     path: FilePath
     sha256: str
-    assets: dict[str, Pinned]
+    assets: dict[str, PinnedFile]
 
     @model_validator(mode="after")
     def _inside_its_folder(self) -> "PinnedItem":
@@ -82,7 +82,7 @@ class Lock(BaseModel):
             if isinstance(error, ValidationError):
                 first = error.errors()[0]
                 got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, {first['input']!r}"[:MOST_SAID]
-            raise problem(
+            raise user_error(
                 f"{path} was changed after it was written"
                 if isinstance(error, json_documents.Altered)
                 else f"{path} is invalid",
@@ -92,7 +92,7 @@ class Lock(BaseModel):
             ) from None
 
     @staticmethod
-    def asked_for(source: datasets.Sentinel2Stac) -> dict[str, Any]:
+    def asked_for(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
         """Return the settings of a source that decide which files its search selects."""
         assert source.search is not None
         search = source.search.model_dump(mode="json", exclude={"sign"})
@@ -102,14 +102,14 @@ class Lock(BaseModel):
         return search | Lock.layers_of(source)
 
     @staticmethod
-    def layers_of(source: datasets.Sentinel2Stac) -> dict[str, Any]:
+    def layers_of(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
         """Return the settings of a source that decide which files of a scene are needed."""
         masks = source.clouds.probability is not None
         return {"bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
 
     def write(self, folder: Path) -> None:
         """Write the lock atomically."""
-        atomic_write(folder / LOCK_FILE, seal(self.model_dump()))
+        atomic_write(folder / LOCK_FILE, dump_checksummed(self.model_dump()))
 
     def difference(self, folder: Path, item: PinnedItem) -> tuple[str, str, str] | None:
         """Return path, actual and expected state of the first file that differs."""

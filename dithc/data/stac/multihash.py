@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from dithc.core.integrity import plain
+from dithc.core.integrity import require_regular_file
 
 ALGORITHMS = {
     "1220": "sha256",
@@ -38,6 +38,6 @@ def difference(path: Path, checksum: str) -> tuple[str, str] | None:
         algorithm, expected = parse_multihash(checksum)
     except ValueError as error:
         return f"file:checksum {checksum[:80]!r}: {error}", "a multihash as hexadecimal text"
-    with plain(path).open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         got = hashlib.file_digest(file, algorithm).hexdigest()
     return None if got == expected else (f"{algorithm} {got}", f"{algorithm} {expected}")

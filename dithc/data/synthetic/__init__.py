@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from dithc.core.artifacts import outputs
-from dithc.core.logging import problem, progress
+from dithc.core.logging import progress, user_error
 from dithc.data.synthetic import gaofen2, image_folder, safe, sentinel2
 from dithc.data.synthetic.cover import THEMES
 
@@ -50,7 +50,7 @@ def synthesize(
     given = {"scenes": scenes, "size": size, "classes": classes, "gsd": gsd}
     for name, (low, high) in LIMITS[kind].items():
         if not low <= given[name] <= high:
-            raise problem(
+            raise user_error(
                 f"`synthetic.{name}` is out of range for {kind}",
                 got=given[name],
                 expected=f"{low:g} to {high:g}",
@@ -73,7 +73,7 @@ def _steps(kind: str, *, seed: int, scenes: range, size: int, classes: int, gsd:
     if kind == "gaofen2":
         shots = [gaofen2.GaofenScene(index=i, size=size, gsd=gsd) for i in scenes]
         return [partial(gaofen2.write_scene, scene=shot, seed=seed) for shot in shots]
-    images = [image_folder.Photograph(label=label, number=i, size=size) for label in range(classes) for i in scenes]
+    images = [image_folder.SyntheticImage(label=label, number=i, size=size) for label in range(classes) for i in scenes]
     steps: list[Callable[[Path], None]] = [
         partial(image_folder.write_photograph, photograph=one, seed=seed) for one in images
     ]

@@ -6,7 +6,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.synthetic.noise import F32, Grid, Mask
+from dithc.data.synthetic.noise import F32, Mask, PixelGrid
 
 CoverMap = npt.NDArray[np.uint8]
 
@@ -49,7 +49,7 @@ def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
 class Landscape:
     """Landscape from above, north up; every layer is (H, W)."""
 
-    grid: Grid
+    grid: PixelGrid
     cover: CoverMap
     tone: F32  # factor on the reflectance of all bands, about 1
     vigour: F32  # health of the vegetation, about -1 to 1: raises near infrared and lowers red
@@ -60,7 +60,7 @@ class Landscape:
         cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
         height, width = self.cover[cut].shape
         return Landscape(
-            grid=Grid(height, width, self.grid.gsd),
+            grid=PixelGrid(height, width, self.grid.gsd),
             cover=self.cover[cut],
             tone=self.tone[cut],
             vigour=self.vigour[cut],

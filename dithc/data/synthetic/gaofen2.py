@@ -11,7 +11,7 @@ from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
-from dithc.data.synthetic.noise import F32, Grid, generator
+from dithc.data.synthetic.noise import F32, PixelGrid, generator
 from dithc.data.synthetic.spectra import reflectance
 
 BANDS = ("B", "G", "R", "NIR")
@@ -50,7 +50,7 @@ class GaofenScene:
 
 def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
     """Write `<stem>.tiff` and `<stem>.xml`; every second scene has a corner without data (DN 0)."""
-    grid = Grid(scene.size, scene.size, scene.gsd)
+    grid = PixelGrid(scene.size, scene.size, scene.gsd)
     land = grow(generator(seed, 1, scene.index, 0), grid, COUNTRYSIDE)
     image = reflectance(land, generator(seed, 1, scene.index, 1), bands=SENTINEL2_BANDS)  # (4, H, W)
     numbers = digital_numbers(image)

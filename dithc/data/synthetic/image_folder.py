@@ -10,7 +10,7 @@ from dithc.core.artifacts import atomic_write
 from dithc.data.images import write_jpeg
 from dithc.data.synthetic.cover import THEMES
 from dithc.data.synthetic.landscape import grow
-from dithc.data.synthetic.noise import Grid, generator
+from dithc.data.synthetic.noise import PixelGrid, generator
 from dithc.data.synthetic.spectra import reflectance, true_colour
 
 # Extent of the short side of an image in meters, independent of its pixels.
@@ -21,7 +21,7 @@ LUMA = np.array([0.299, 0.587, 0.114])
 
 
 @dataclass(frozen=True)
-class Photograph:
+class SyntheticImage:
     """Image of a class; `size` is the intended crop size in pixels."""
 
     label: int
@@ -38,14 +38,14 @@ def wnid(label: int) -> str:
     return f"n{label + 1:08d}"
 
 
-def write_photograph(folder: Path, photograph: Photograph, *, seed: int) -> None:
+def write_photograph(folder: Path, photograph: SyntheticImage, *, seed: int) -> None:
     """Write one JPEG file with random exposure, scale, shape and quality."""
     rng = generator(seed, 2, photograph.label, photograph.number)
     small = photograph.number % SMALL_EVERY == SMALL_EVERY - 3
     short = round(photograph.size * (rng.uniform(0.55, 0.85) if small else rng.uniform(1.0, 1.8)))
     long = round(short * rng.uniform(1.0, 1.5))
     height, width = (short, long) if rng.uniform() < 0.75 else (long, short)
-    grid = Grid(height, width, float(SHORT_SIDE_M * rng.uniform(0.85, 1.2) / short))
+    grid = PixelGrid(height, width, float(SHORT_SIDE_M * rng.uniform(0.85, 1.2) / short))
     land = grow(rng, grid, THEMES[photograph.label])
     image = reflectance(land, rng, bands=("B04", "B03", "B02"))  # (3, H, W)
     picture = true_colour(image, white=float(rng.uniform(0.21, 0.27)))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import scipy.ndimage
 
 from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, Theme, is_any
-from dithc.data.synthetic.noise import F32, Grid, Mask, above_share, band_pass, combined, fractal, hashed, shifted
+from dithc.data.synthetic.noise import F32, Mask, PixelGrid, above_share, band_pass, combined, fractal, hashed, shifted
 from dithc.data.synthetic.towns import build_town
 
 # Sun in the south-east, as at the morning overpass of Sentinel-2 and Gaofen-2 (about 10:30 local solar time).
@@ -28,7 +28,7 @@ class Parcels:
     across_m: F32  # coordinate across the plow rows
 
 
-def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
+def grow(rng: np.random.Generator, grid: PixelGrid, theme: Theme) -> Landscape:
     """Generate a landscape. All sizes are in meters; the grid sets the resolution."""
     parcels = _cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
     height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
@@ -49,7 +49,7 @@ def grow(rng: np.random.Generator, grid: Grid, theme: Theme) -> Landscape:
     return land
 
 
-def _cut(rng: np.random.Generator, grid: Grid, *, district_m: float, length_m: float, breadth_m: float) -> Parcels:
+def _cut(rng: np.random.Generator, grid: PixelGrid, *, district_m: float, length_m: float, breadth_m: float) -> Parcels:
     """Divide a grid into districts, and districts into rotated rows of fields."""
     x, y = grid.coordinates()
     bend = band_pass(rng, grid, wavelength_m=2.5 * district_m) * np.float32(0.07 * district_m)
@@ -111,7 +111,7 @@ def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -
     return near, combined(np.minimum(near, next_near), np.maximum(near, next_near)), to_border
 
 
-def _farm(rng: np.random.Generator, grid: Grid, parcels: Parcels, theme: Theme) -> Landscape:
+def _farm(rng: np.random.Generator, grid: PixelGrid, parcels: Parcels, theme: Theme) -> Landscape:
     """Assign crop, tone, vigor and possibly visible plow rows to every parcel."""
     shares = np.cumsum([share for _, share in theme.crops])
     choice = np.searchsorted(shares / shares[-1], hashed(parcels.parcel, 20), side="right")
@@ -161,7 +161,7 @@ def _lay_roads(land: Landscape, parcels: Parcels) -> None:
     _paint(land, on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
 
 
-def _curve_distance_m(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, amplitude_m: float) -> F32:
+def _curve_distance_m(rng: np.random.Generator, grid: PixelGrid, *, wavelength_m: float, amplitude_m: float) -> F32:
     """Return the first-order distance (H, W) in meters from a winding line.
 
     The line is the zero level of a tilted plane plus noise of the given wavelength and amplitude. Steep noise folds it
@@ -214,7 +214,7 @@ def _lay_highway(rng: np.random.Generator, land: Landscape) -> None:
     _paint(land, distance < 0.12 * half_width, Cover.MEADOW)
 
 
-def _number_of_towns(rng: np.random.Generator, grid: Grid, theme: Theme) -> int:
+def _number_of_towns(rng: np.random.Generator, grid: PixelGrid, theme: Theme) -> int:
     if not theme.towns_per_km2:
         return 0
     area_km2 = grid.height * grid.width * grid.gsd**2 / 1e6

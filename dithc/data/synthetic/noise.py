@@ -17,7 +17,7 @@ def generator(seed: int, *branch: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PixelGrid:
     """Pixel grid of a scene, `height` x `width` pixels of `gsd` meters."""
 
     height: int
@@ -39,18 +39,18 @@ class Grid:
         return (columns + np.float32(0.5)) * gsd, (rows + np.float32(0.5)) * gsd
 
 
-def fractal(rng: np.random.Generator, grid: Grid, *, largest_m: float, slope: float = 1.7) -> F32:
+def fractal(rng: np.random.Generator, grid: PixelGrid, *, largest_m: float, slope: float = 1.7) -> F32:
     """Return noise (H, W) with amplitude frequency^-slope, mean 0 and deviation 1."""
     return _filtered(rng, grid, lambda f: (f * f + 1.0 / largest_m**2) ** (-slope / 2))
 
 
-def band_pass(rng: np.random.Generator, grid: Grid, *, wavelength_m: float, width: float = 0.35) -> F32:
+def band_pass(rng: np.random.Generator, grid: PixelGrid, *, wavelength_m: float, width: float = 0.35) -> F32:
     """Return noise (H, W) with a log-normal spectrum, mean 0 and deviation 1."""
     return _filtered(rng, grid, lambda f: np.exp(-0.5 * (np.log(np.maximum(f, 1e-9) * wavelength_m) / width) ** 2))
 
 
 def _filtered(
-    rng: np.random.Generator, grid: Grid, gain: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+    rng: np.random.Generator, grid: PixelGrid, gain: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 ) -> F32:
     """Filter white noise; a margin prevents matching of opposite borders."""
     height, width = (scipy.fft.next_fast_len(n + n // 8, real=True) for n in grid.shape)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from dithc.core.artifacts import atomic_write
-from dithc.core.integrity import plain
+from dithc.core.integrity import require_regular_file
 
 BANDS_BY_RESOLUTION: dict[int, tuple[str, ...]] = {
     10: ("B02", "B03", "B04", "B08"),
@@ -166,7 +166,7 @@ def write_manifest(root: Path, *, checksum: str = "SHA3-256") -> None:
     """Write `manifest.safe` of a complete product, with SHA3-256 or MD5 checksums."""
     rows = []
     for path in sorted(path for path in root.rglob("*") if path.is_file() and path.name != "manifest.safe"):
-        content = plain(path).read_bytes()
+        content = require_regular_file(path).read_bytes()
         identity = f"{path.stem}_{path.parent.name}_Data" if path.suffix == ".jp2" else f"{path.stem}_Metadata"
         mime = "text/xml" if path.suffix == ".xml" else "application/octet-stream"
         digest = hashlib.new(checksum.lower().replace("-", "_"), content, usedforsecurity=False).hexdigest()

@@ -10,7 +10,7 @@ from dithc.data.grids import north_up
 from dithc.data.raster import write_geotiff
 from dithc.data.synthetic.cover import COUNTRYSIDE, VEGETATION, Cover, Landscape, is_any
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
-from dithc.data.synthetic.noise import F32, Grid, Mask, fractal, generator, shifted
+from dithc.data.synthetic.noise import F32, Mask, PixelGrid, fractal, generator, shifted
 from dithc.data.synthetic.safe import (
     BANDS_BY_RESOLUTION,
     OFFSET,
@@ -38,7 +38,7 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     """
     root = folder / product.name
     side = repeated_side(product.size)
-    grid = Grid(side, side, 10.0)
+    grid = PixelGrid(side, side, 10.0)
     land = grow(generator(seed, 0, product.index, 0), grid, COUNTRYSIDE)
     image = reflectance(land, generator(seed, 0, product.index, 1), bands=LEVEL2A_BANDS)  # (12, H, W)
     weather = generator(seed, 0, product.index, 2)
@@ -108,13 +108,13 @@ def _mean(layer: F32, factor: int) -> F32:
     return np.asarray(blocks.mean(axis=(1, 3), dtype=np.float32))
 
 
-def _overcorrection(rng: np.random.Generator, grid: Grid) -> F32:
+def _overcorrection(rng: np.random.Generator, grid: PixelGrid) -> F32:
     """Return the reflectance (H, W) to subtract, so that dark water becomes negative."""
     haze = fractal(rng, grid, largest_m=grid.extent_m, slope=2.5)
     return np.asarray(np.float32(0.006) * np.clip(1 + np.float32(0.5) * haze, 0, 2), dtype=np.float32)
 
 
-def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32, F32, F32]:
+def _cloud(rng: np.random.Generator, grid: PixelGrid, *, present: bool) -> tuple[F32, F32, F32]:
     """Return opacity (0 to 1) and reflectance of a cloud, and its shadow, each (H, W)."""
     x, y = grid.coordinates()
     middle = rng.uniform(0.25, 0.75, size=2) * grid.extent_m
@@ -128,7 +128,7 @@ def _cloud(rng: np.random.Generator, grid: Grid, *, present: bool) -> tuple[F32,
     return opacity, bright.astype(np.float32), (thick & (opacity < 0.4)).astype(np.float32)
 
 
-def _unseen_corner(rng: np.random.Generator, grid: Grid, *, present: bool) -> Mask:
+def _unseen_corner(rng: np.random.Generator, grid: PixelGrid, *, present: bool) -> Mask:
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
     outside: Mask = (grid.extent_m - x) / wide + y / high < 1

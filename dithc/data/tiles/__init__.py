@@ -1,6 +1,6 @@
 """Stage `tiles`: cut scenes into tiles, filter them, assign splits, and compute statistics.
 
-Contents: `cut_tiles` writes a dataset. `Tiles` reads it, `Rows` selects from it, and `Stretch` maps it to [-1, 1] and
+Contents: `cut_tiles` writes a dataset. `Tiles` reads it, `Rows` selects from it, and `BandScaling` maps it to [-1, 1] and
 to RGB images.
 
 Invariants: every rejected tile has a row with its reason. Statistics are exact and computed from train tiles only.
@@ -10,12 +10,12 @@ Extending: measurements of tiles belong in `windows.py`, conditions in `conditio
 
 from typing import TYPE_CHECKING
 
-from dithc.data.tiles.reading import Rows, Stretch, Tiles
+from dithc.data.tiles.reading import BandScaling, Rows, Tiles
 
 if TYPE_CHECKING:
     from dithc.data.tiles.tile_scenes import cut_tiles
 
-__all__ = ["Rows", "Stretch", "Tiles", "cut_tiles"]
+__all__ = ["BandScaling", "Rows", "Tiles", "cut_tiles"]
 
 
 def __getattr__(name: str) -> object:

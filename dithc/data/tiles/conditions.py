@@ -75,10 +75,10 @@ PARAMETERS = {"linear": {"centre", "scale"}, "sin": {"period"}, "cos": {"period"
 """Parameters of each map of a number."""
 
 
-class Added:
+class PluginColumns:
     """Conditions of one plugin; UserError if it declares them incorrectly or takes the name of an existing column."""
 
-    def __init__(self, settings: datasets.InstalledConditions, *, taken: Collection[str]) -> None:
+    def __init__(self, settings: datasets.PluginConditions, *, taken: Collection[str]) -> None:
         self.settings = settings
         self.model: list[Any] = settings.called(settings.model)
         for entry in self.model:
@@ -132,10 +132,10 @@ class Conditions:
         source: Scenes,
         *,
         size: int,
-        added: Sequence[datasets.InstalledConditions] = (),
+        added: Sequence[datasets.PluginConditions] = (),
         taken: Collection[str] = (),
     ) -> None:
-        self._source, self._size, self._added = source, size, list[Added]()
+        self._source, self._size, self._added = source, size, list[PluginColumns]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
@@ -149,13 +149,13 @@ class Conditions:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
                 self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
         for one in added:
-            brought = Added(one, taken={*COLUMNS, *taken, *self.columns})
+            brought = PluginColumns(one, taken={*COLUMNS, *taken, *self.columns})
             self._try(brought)
             self._added.append(brought)
             self.columns |= brought.columns
             self.model += brought.model
 
-    def _try(self, brought: Added) -> None:
+    def _try(self, brought: PluginColumns) -> None:
         """Compute two tiles twice, and one of them alone, to detect inconsistent conditions."""
         ends, start = [0, self._source.count - 1], np.zeros(2, np.int64)
         both, again, alone = (

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import parse
-from dithc.core.logging import problem
+from dithc.core.integrity import parse_json
+from dithc.core.logging import user_error
 from dithc.data.npy_writer import check_length, open_npy
 from dithc.data.parquet import read_columns
 from dithc.data.splits import SPLITS, EarthGrid
@@ -26,7 +26,7 @@ FIX = "remove the folder's manifest.json and run the stage again (`dithc tiles`)
 Rows = npt.NDArray[np.int64]
 
 
-class Stretch:
+class BandScaling:
     """The two fixed maps of a dataset, from the content of dataset.json; the same for real and generated tiles."""
 
     def __init__(self, info: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Tiles:
         self._shards: dict[int, npt.NDArray[Any]] = {}
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.count = int(self._starts[-1])
-        self.stretch = Stretch(self.info)
+        self.stretch = BandScaling(self.info)
         self._shape = (len(self.info["bands"]), self.info["size"], self.info["size"])
         each = int(np.prod(self._shape)) * np.dtype(self.info["dtype"]).itemsize
         for shard in self.info["shards"]:
@@ -111,7 +111,7 @@ class Tiles:
         table = self.table("status", *names)
         chosen = [status == "accepted" for status in table["status"]]
         if sum(chosen) != self.count:
-            raise problem(
+            raise user_error(
                 f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
                 got=f"{sum(chosen)} accepted tiles",
                 expected=self.count,
@@ -124,7 +124,7 @@ class Tiles:
         try:
             return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
         except OSError as error:
-            raise problem(
+            raise user_error(
                 f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", fix=FIX
             ) from error
 
@@ -172,7 +172,7 @@ class Tiles:
         if number not in self._shards:
             shard = open_npy(path, count=entry["count"])
             if shard.shape[1:] != self._shape or shard.dtype != self.info["dtype"]:
-                raise problem(
+                raise user_error(
                     f"{path} contradicts {INFO_FILE}",
                     got=f"{shard.dtype} {shard.shape[1:]}",
                     expected=f"{self.info['dtype']} {self._shape}",
@@ -193,15 +193,15 @@ class Tiles:
 def _read_info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
     try:
-        info: dict[str, Any] = parse(Manifest.whole(path).read_text())
+        info: dict[str, Any] = parse_json(Manifest.whole(path).read_text())
         version = info["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"{path} cannot be read",
             got=repr(error),
             expected="the output of `dithc tiles`",
             fix="run `dithc tiles` first",
         ) from error
     if version != SCHEMA_VERSION:
-        raise problem(f"{path} is from another version of dithc", got=version, expected=SCHEMA_VERSION, fix=FIX)
+        raise user_error(f"{path} is from another version of dithc", got=version, expected=SCHEMA_VERSION, fix=FIX)
     return info

@@ -13,18 +13,18 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, outputs, summaries
-from dithc.core.logging import logger, problem, progress
+from dithc.core.logging import get_logger, progress, user_error
 from dithc.data.images import write_png
 from dithc.data.npy_writer import NpyWriter, ShardWriter
 from dithc.data.parquet import Kind, TableWriter
 from dithc.data.prefetch import ahead
 from dithc.data.scene import Array, Reason
 from dithc.data.scenes import Scenes
-from dithc.data.splits import SPLITS, Near, Splitter
+from dithc.data.splits import SPLITS, NearDuplicates, Splitter
 from dithc.data.tiles.conditions import Conditions
-from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, Stretch, Tiles
+from dithc.data.tiles.reading import INFO_FILE, SCHEMA_VERSION, TABLE_FILE, BandScaling, Tiles
 from dithc.data.tiles.statistics import Histogram
-from dithc.data.tiles.windows import Cut, Measured, Walk
+from dithc.data.tiles.windows import TileBatch, TileIterator, TileStatistics
 
 GRID_FILE = "grid.png"
 GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
@@ -50,10 +50,10 @@ COLUMNS: dict[str, Kind] = {
 }
 LARGE_GROUP = 0.1
 """Share of all cells in one group of near duplicates above which a warning is logged."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def cut_tiles(dataset: datasets.Dataset, scenes: Path, *, out: Path, seed: int) -> summaries.Tiles:
+def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed: int) -> summaries.TilesSummary:
     """Cut all scenes, write shards, `tiles.parquet`, `dataset.json` and `grid.png`, and return values for the manifest.
 
     `scenes` is a folder of the stage `scenes`. `out` is replaced on success only. `seed` decides the split of every cell.
@@ -89,7 +89,7 @@ class _Cutter:
 
     def __init__(
         self,
-        dataset: datasets.Dataset,
+        dataset: datasets.DatasetConfig,
         source: Scenes,
         folder: Path,
         table: TableWriter,
@@ -107,7 +107,7 @@ class _Cutter:
         }
         self.near, joined = find_near(dataset, source, seed=seed)
         self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
-        self.walk = Walk(dataset.tiles, source, self.splitter)
+        self.walk = TileIterator(dataset.tiles, source, self.splitter)
         size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
         self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
         self.histograms = {split: Histogram(bands, dtype) for split in SPLITS}
@@ -135,7 +135,7 @@ class _Cutter:
         scene = {name: self.source.columns[name][position] for name in ("scene_id", "label")}
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
-    def _tiles(self, cut: Cut, measured: Measured, first: int) -> None:
+    def _tiles(self, cut: TileBatch, measured: TileStatistics, first: int) -> None:
         scenes = [first + row for row in cut.scene]
         conditions = self.conditions.of(scenes, cut.y, cut.x)
         rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
@@ -161,7 +161,7 @@ class _Cutter:
         if "conditions" in self.columns:
             self.columns["conditions"].append(self.conditions.ready(columns))
 
-    def _row(self, cut: Cut, measured: Measured, i: int, position: int) -> dict[str, Any]:
+    def _row(self, cut: TileBatch, measured: TileStatistics, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
         scene_id = self.source.columns["scene_id"][position]
         row: dict[str, Any] = {
@@ -193,8 +193,8 @@ class _Cutter:
         duplicate_of = original if original != tile_id else None
         return {"tile_sha256": digest.hexdigest(), "split": first_split, "duplicate_of": duplicate_of}
 
-    def numbers(self) -> summaries.Tiles:
-        numbers: summaries.Tiles = {
+    def numbers(self) -> summaries.TilesSummary:
+        numbers: summaries.TilesSummary = {
             "accepted": self.splits.total(),
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
@@ -211,26 +211,32 @@ class _Cutter:
         return numbers
 
 
-def find_near(dataset: datasets.Dataset, source: Scenes, *, seed: int) -> tuple[Near | None, dict[str, str]]:
+def find_near(
+    dataset: datasets.DatasetConfig, source: Scenes, *, seed: int
+) -> tuple[NearDuplicates | None, dict[str, str]]:
     """Compare all tiles before cutting if near duplicates must share a split, and again while joins move tiles.
 
-    Returns the appearance of tiles and the joined cells of `Near.joined`.
+    Returns the appearance of tiles and the joined cells of `NearDuplicates.joined`.
     """
     if dataset.split.duplicates != "near":
         return None, {}
-    near, joined, seen = Near(), dict[str, str](), set[tuple[int, int, int]]()
-    while _look(near, Walk(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen):
+    near, joined, seen = NearDuplicates(), dict[str, str](), set[tuple[int, int, int]]()
+    while _look(
+        near, TileIterator(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen
+    ):
         joined = near.joined()
         if not joined or dataset.split.cell_m is None:  # no tile can move
             break
     return near, joined
 
 
-def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int, int, int]]) -> bool:
+def _look(
+    near: NearDuplicates, walk: TileIterator, dataset: datasets.DatasetConfig, seen: set[tuple[int, int, int]]
+) -> bool:
     """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
     source, before = walk.source, len(seen)
     unscaled = [{"low": 0.0, "high": 1.0}] * len(source.index["bands"])
-    stretch = Stretch({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
+    stretch = BandScaling({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
             for cut, measured in ahead(walk.stack(number)):
@@ -243,10 +249,10 @@ def _look(near: Near, walk: Walk, dataset: datasets.Dataset, seen: set[tuple[int
     return len(seen) > before
 
 
-def _check_display(dataset: datasets.Dataset, bands: list[str]) -> None:
+def _check_display(dataset: datasets.DatasetConfig, bands: list[str]) -> None:
     absent = [band for band in dataset.rendering.bands if band not in bands]
     if absent:
-        raise problem(
+        raise user_error(
             "`rendering.bands` lists a band that the dataset does not have",
             got=", ".join(absent),
             expected=f"three of {', '.join(bands)}",
@@ -258,7 +264,7 @@ def _check_size(size: int, source: Scenes) -> None:
     heights, widths = source.columns["height"], source.columns["width"]
     if all(min(sides) < size for sides in zip(heights, widths, strict=True)):
         largest = max(zip(heights, widths, strict=True), key=min)
-        raise problem(
+        raise user_error(
             "the tile is larger than every scene",
             got=f"tiles of {size} x {size} pixels; the largest scene has {largest[0]} x {largest[1]}",
             expected="scenes at least as large as a tile",
@@ -266,10 +272,10 @@ def _check_size(size: int, source: Scenes) -> None:
         )
 
 
-def _check_train(numbers: summaries.Tiles) -> None:
+def _check_train(numbers: summaries.TilesSummary) -> None:
     if not numbers["splits"]["train"]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in numbers["rejected"].items()) or "none"
-        raise problem(
+        raise user_error(
             "no tile is left for training",
             got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
             expected="at least one train tile",
@@ -278,7 +284,7 @@ def _check_train(numbers: summaries.Tiles) -> None:
         )
 
 
-def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: summaries.Tiles) -> None:
+def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary) -> None:
     if cutter.walk.outside:
         log.info(
             f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
@@ -304,7 +310,9 @@ def _tell(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: s
         )
 
 
-def _info(dataset: datasets.Dataset, source: Scenes, cutter: _Cutter, numbers: summaries.Tiles) -> dict[str, Any]:
+def _info(
+    dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary
+) -> dict[str, Any]:
     index, scaling = source.index, dataset.scaling
     units = {"scale": index["scale"], "offset": index["offset"]}
     described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)

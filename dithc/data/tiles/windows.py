@@ -14,13 +14,13 @@ from dithc.config import datasets
 from dithc.data.npy_writer import release
 from dithc.data.scene import Array, Mask, Reason
 from dithc.data.scenes import Scenes
-from dithc.data.splits import Ints, Placed, Splits, Splitter, place_tiles
+from dithc.data.splits import Ints, Splits, Splitter, TilePlacement, place_tiles
 
 SCENES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class TileBatch:
     """Tiles of a stack: pixels (N, C, S, S), mask (N, S, S), scene row in the stack, position, cell and split."""
 
     pixels: Array
@@ -32,7 +32,7 @@ class Cut:
     splits: Splits
 
 
-def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, stride: int) -> Iterator[Cut]:
+def cuts(pixels: Array, mask: Array, places: Iterable[TilePlacement], *, size: int, stride: int) -> Iterator[TileBatch]:
     """Yield all tiles of a stack by `places`: batches of scenes if a scene is one tile, else rows of tiles."""
     of_scenes = enumerate(places)
     if max(mask.shape[1:]) < size + stride:
@@ -40,7 +40,7 @@ def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, str
             scenes = [scene for scene, _ in part]
             chosen = slice(scenes[0], scenes[-1] + 1)
             zero = np.zeros(len(part), dtype=np.int64)
-            yield Cut(
+            yield TileBatch(
                 pixels=np.ascontiguousarray(pixels[chosen, :, :size, :size]),
                 mask=mask[chosen, :size, :size],
                 scene=scenes,
@@ -54,7 +54,7 @@ def cuts(pixels: Array, mask: Array, places: Iterable[Placed], *, size: int, str
         for run in np.split(np.arange(len(placed.y)), np.flatnonzero(np.diff(placed.y)) + 1):
             y, x = placed.y[run], placed.x[run]
             strip, strip_mask = pixels[scene, :, y[0] : y[0] + size], mask[scene, y[0] : y[0] + size]
-            yield Cut(
+            yield TileBatch(
                 pixels=np.stack([strip[:, :, left : left + size] for left in x.tolist()]),  # (N, C, S, S)
                 mask=np.stack([strip_mask[:, left : left + size] for left in x.tolist()]),  # (N, S, S)
                 scene=[scene] * len(run),
@@ -72,7 +72,7 @@ def covered_length(side: int, *, size: int, stride: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TileStatistics:
     """Measurements per tile: share of valid and cloudy pixels (N,), mean and deviation of valid pixels (N, C)."""
 
     valid: Array
@@ -82,7 +82,7 @@ class Measured:
     std: Array
 
 
-def measure(cut: Cut) -> Measured:
+def measure(cut: TileBatch) -> TileStatistics:
     """Measure tiles; a tile without valid pixels has mean 0 and deviation 0."""
     valid = cut.mask != Mask.INVALID  # (N, S, S)
     count = np.maximum(valid.sum(axis=(1, 2)), 1)[:, np.newaxis]  # (N, 1)
@@ -98,7 +98,7 @@ def measure(cut: Cut) -> Measured:
         if chosen is not True:
             deviation *= chosen
         squares[part] = np.einsum("ncyx,ncyx->nc", deviation, deviation)
-    return Measured(
+    return TileStatistics(
         valid=valid,
         valid_frac=valid.mean(axis=(1, 2)),
         cloud_frac=(cut.mask == Mask.CLOUD).mean(axis=(1, 2)),
@@ -107,16 +107,16 @@ def measure(cut: Cut) -> Measured:
     )
 
 
-class Walk:
+class TileIterator:
     """Iterator over the tiles of scenes by the sections `tiles` and `split`."""
 
-    def __init__(self, settings: datasets.Tiles, source: Scenes, splitter: Splitter) -> None:
+    def __init__(self, settings: datasets.TilesConfig, source: Scenes, splitter: Splitter) -> None:
         self.settings, self.source, self.splitter = settings, source, splitter
         self.stride = settings.stride or settings.size
         self.pixels = self.outside = 0  # of all scenes so far; those that no tile of the lattice covers
         self.moved = 0  # tiles that were moved into one split
 
-    def stack(self, number: int) -> Iterator[tuple[Cut, Measured]]:
+    def stack(self, number: int) -> Iterator[tuple[TileBatch, TileStatistics]]:
         pixels, mask = self.source.stack(number)
         size = self.settings.size
         covered = prod(covered_length(side, size=size, stride=self.stride) for side in mask.shape[1:])
@@ -130,7 +130,7 @@ class Walk:
                 release(pixels)
                 yield cut, measured
 
-    def _placed(self, position: int, shape: tuple[int, int]) -> Placed:
+    def _placed(self, position: int, shape: tuple[int, int]) -> TilePlacement:
         columns = self.source.columns
         transform = columns["transform"][position]
         placed = place_tiles(
@@ -144,7 +144,7 @@ class Walk:
         self.moved += placed.moved
         return placed
 
-    def reason(self, measured: Measured, i: int) -> Reason | None:
+    def reason(self, measured: TileStatistics, i: int) -> Reason | None:
         """Return the reason why a tile is rejected in any split, or None."""
         settings = self.settings
         if measured.valid_frac[i] < settings.min_valid or not measured.valid_frac[i]:

@@ -2,7 +2,7 @@
 
 `AutoMem(model, ...)` sets up a model and returns it. It recomputes blocks on request. With two memory tiers it records
 a warm-up, computes a `Plan` and moves weights, gradients and saved tensors ahead of their use (section 4.2 of the
-DiT-HC paper, Algorithm 1). `manager(model)` returns the `Manager`: plan, trace, counters, and homes of optimizer state.
+DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, and homes of optimizer state.
 
 Invariants:
 
@@ -21,8 +21,8 @@ Extending: a new choice is an argument with a neutral default, and is logged. `p
 `allocation_mode.py` (torch's tensors).
 """
 
-from dithc.engine.automem.api import AutoMem, manager
+from dithc.engine.automem.api import AutoMem, get_manager
 from dithc.engine.automem.manager import Manager
 from dithc.engine.automem.planning import Plan
 
-__all__ = ["AutoMem", "Manager", "Plan", "manager"]
+__all__ = ["AutoMem", "Manager", "Plan", "get_manager"]

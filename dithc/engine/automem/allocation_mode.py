@@ -11,7 +11,7 @@ import torch
 from dithc.engine.memory import Pool, allocator
 
 
-class Mode:
+class AllocationMode:
     """Allocation mode of one model's thread."""
 
     def __init__(self, pool: Pool) -> None:
@@ -30,7 +30,7 @@ class Mode:
     def enter_backward(self) -> None:
         """Enter once in the outermost backward pass, until it ends or fails."""
         if self.is_available and not self._is_in_backward:
-            end = PassEnd(partial(self._leave_backward, allocator.enter(self._pool)))
+            end = BackwardEndHook(partial(self._leave_backward, allocator.enter(self._pool)))
             torch.autograd.Variable._execution_engine.queue_callback(end)
             self._is_in_backward = True
 
@@ -39,7 +39,7 @@ class Mode:
         allocator.leave(before)
 
 
-class PassEnd:
+class BackwardEndHook:
     """Callback `end` at the end of a backward pass, also on failure: the engine calls it, or releases it if the pass fails."""
 
     def __init__(self, end: Callable[[], None]) -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.automem.manager import Manager
 from dithc.engine.automem.planning import Plan
-from dithc.engine.memory import Copies, Tiers
+from dithc.engine.memory import CopyEngine, Tiers
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Recompute = Literal["none", "block"]
@@ -37,7 +37,7 @@ def AutoMem(
     recompute: Recompute = "none",
     *,
     tiers: Tiers | None = None,
-    copies: Copies | None = None,
+    copies: CopyEngine | None = None,
     plan: Plan | None = None,
     allow_recompute: bool = False,
 ) -> Model:
@@ -61,7 +61,7 @@ def AutoMem(
     """
     if recompute not in ("none", "block"):
         fix = "choose one of the two"
-        raise problem("recompute", got=repr(recompute), expected="none or block", fix=fix)
+        raise user_error("recompute", got=repr(recompute), expected="none or block", fix=fix)
     _unwrap(model)
     if recompute == "block":
         _recompute_blocks(model)
@@ -79,14 +79,14 @@ def AutoMem(
     return model
 
 
-def manager(model: nn.Module) -> Manager | None:
+def get_manager(model: nn.Module) -> Manager | None:
     """Return the manager of a model, or of one inside it (DistributedDataParallel); None if unmanaged."""
     return next((link.manager for module in model.modules() for link in _links(module) if link.manager), None)
 
 
 def _unwrap(model: nn.Module) -> None:
     """Remove earlier wrappers and end their management."""
-    previous = manager(model)
+    previous = get_manager(model)
     if previous is not None:
         previous.close()
     for module in model.modules():
@@ -142,7 +142,7 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
                 lists, key=lambda item: (sum(p.numel() for block in item[1] for p in block.parameters()), len(item[1]))
             )
             return name or type(model).__name__, blocks
-    raise problem(
+    raise user_error(
         "recompute block",
         got=f"{type(model).__name__} without repeated blocks",
         expected="a model containing a ModuleList or Sequential of at least two blocks",

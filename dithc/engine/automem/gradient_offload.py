@@ -7,22 +7,22 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import hcops
 from dithc.engine.automem.weight_copies import is_worth_moving
-from dithc.engine.memory import Copies, Tiers
+from dithc.engine.memory import CopyEngine, Tiers
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class RestingGradients:
+class OffloadedGradients:
     """Offload of the gradients of some parameters to slow memory.
 
     The backward product of a linear layer writes into a buffer there, unless an earlier gradient is still held. Other gradients
     are copied when complete. A buffer that another owner assigned to a parameter stays in use.
     """
 
-    def __init__(self, tiers: Tiers, copies: Copies) -> None:
+    def __init__(self, tiers: Tiers, copies: CopyEngine) -> None:
         assert tiers.slow is not None, "a single tier does not move tensors"
         self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
         self._has_said = False
@@ -54,7 +54,7 @@ class RestingGradients:
     def refresh(self) -> None:
         """Replace buffers whose earlier gradient is still held, so that the next gradient needs no copy."""
         for parameter, place in list(self._placed.items()):
-            if parameter.grad is None and hcops.optimizer.storage_users(place) > 1:
+            if parameter.grad is None and hcops.optimizer.storage_use_count(place) > 1:
                 self._give_place(parameter)
 
     def _give_place(self, parameter: nn.Parameter) -> None:
@@ -63,7 +63,7 @@ class RestingGradients:
             place: Tensor = self._slow.empty(parameter.shape, torch.float32)
         except MemoryError:
             return  # the gradient stays where it was allocated
-        hcops.optimizer.give_place(parameter, place, accumulate=False)
+        hcops.optimizer.assign_grad_view(parameter, place, accumulate=False)
         if getattr(parameter, "flat_grad", None) is place:
             self._placed[parameter] = place
 
@@ -87,7 +87,7 @@ class RestingGradients:
         parameter.grad = target
 
 
-def _landed(gradients: "ref[RestingGradients]", parameter: Tensor) -> None:
+def _landed(gradients: "ref[OffloadedGradients]", parameter: Tensor) -> None:
     found = gradients()
     if found is not None:
         found.landed(parameter)

@@ -10,28 +10,28 @@ from weakref import finalize, ref
 import torch
 from torch import Tensor, nn
 
-from dithc.core.logging import logger
-from dithc.engine.automem.allocation_mode import Mode
-from dithc.engine.automem.gradient_offload import RestingGradients
-from dithc.engine.automem.plan_executor import Course, Following, Life
-from dithc.engine.automem.planning import Decision, Level, Plan, turns_of
-from dithc.engine.automem.planning import plan as plan_of
-from dithc.engine.automem.profiler import Recording
-from dithc.engine.automem.saved_tensor_transfers import Moves
+from dithc.core.logging import get_logger
+from dithc.engine.automem.allocation_mode import AllocationMode
+from dithc.engine.automem.gradient_offload import OffloadedGradients
+from dithc.engine.automem.plan_executor import ManagedCall, ModelLifetime, PlanContext
+from dithc.engine.automem.planning import MemoryLevel, Plan, UnitDecision, schedule_passes
+from dithc.engine.automem.planning import make_plan as plan_of
+from dithc.engine.automem.profiler import ProfiledCall
+from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
 from dithc.engine.automem.trace import StateItem, Trace
 from dithc.engine.automem.units import units_of
-from dithc.engine.automem.weight_copies import BeforeLoad, Homes, WeightCopies, is_worth_moving, move_homes
-from dithc.engine.memory import Copies, Tier, Tiers
+from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_homes
+from dithc.engine.memory import CopyEngine, Tier, Tiers
 
-log = logger(__name__)
+log = get_logger(__name__)
 
-Call: TypeAlias = Recording | Following
+Call: TypeAlias = ProfiledCall | ManagedCall
 # Decision for units that are not in the plan: no moves.
-STAYS = Decision(weights="in place", gradients="fast", saved=())
+STAYS = UnitDecision(weights="in place", gradients="fast", saved=())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counters:
+class TransferCounters:
     """Traffic since `begin_step`, or since the start."""
 
     loaded_bytes: int
@@ -54,7 +54,7 @@ class Manager:
         model: nn.Module,
         tiers: Tiers,
         *,
-        copies: Copies | None = None,
+        copies: CopyEngine | None = None,
         plan: Plan | None = None,
         allow_recompute: bool = False,
     ) -> None:
@@ -69,23 +69,23 @@ class Manager:
         self.active: Call | None = None
         self._model, self._given, self._allow_recompute = ref(model), plan, allow_recompute
         self.units = {name: ref(module) for name, module in units_of(model)}
-        self._copies = Copies(tiers) if copies is None else copies
-        self._moves = Moves(tiers, self._copies)
+        self._copies = CopyEngine(tiers) if copies is None else copies
+        self._moves = SavedTensorTransfers(tiers, self._copies)
         self._weights = WeightCopies(tiers.fast, self._copies)
-        self._gradients = RestingGradients(tiers, self._copies)
-        self._mode = Mode(tiers.fast.pool)
-        self._recordings: list[Recording] = []  # recorded in the warm-up; only the last may be incomplete
-        self._course: Course | None = None
+        self._gradients = OffloadedGradients(tiers, self._copies)
+        self._mode = AllocationMode(tiers.fast.pool)
+        self._recordings: list[ProfiledCall] = []  # recorded in the warm-up; only the last may be incomplete
+        self._course: PlanContext | None = None
         self._state: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
-        self._homes = Homes(())
+        self._homes = ParameterAddresses(())
         self._runs: dict[str, int] = {}
         self._calls = 0  # calls with gradient since begin_step
         self._is_stepped = self._is_paused = self._is_ahead = False
         self._slow = tiers.slow
         move_homes(model.parameters(), self._slow)
         tiers.serve()
-        self._life = Life()
+        self._life = ModelLifetime()
         self._end = finalize(model, _end, self._life, tiers, self._copies, copies is None)
         self._mark()
 
@@ -133,11 +133,11 @@ class Manager:
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
-    def counters(self) -> Counters:
+    def counters(self) -> TransferCounters:
         """Return the traffic since `begin_step`."""
         now, then = self._copies.counters(), self._copies_then
         hits, recomputed, spills = self._then
-        return Counters(
+        return TransferCounters(
             loaded_bytes=now.loaded_bytes - then.loaded_bytes,
             offloaded_bytes=now.offloaded_bytes - then.offloaded_bytes,
             hits=self._moves.hits + self._weights.hits - hits,
@@ -193,7 +193,7 @@ class Manager:
             self._weights.release_all()  # from a call without a backward pass
             self._look()
         self._is_ahead = False
-        return Following(self._course, mode=self._mode)
+        return ManagedCall(self._course, mode=self._mode)
 
     def _warm_up(self) -> Call | None:
         """Record calls until a pass is complete and the plan is made."""
@@ -211,7 +211,7 @@ class Manager:
         self._look()
         if self._recordings and not self._recordings[-1].is_complete:
             self._recordings.pop()  # it had no backward pass
-        recording = Recording(
+        recording = ProfiledCall(
             tiers=self.tiers,
             parameters_of=self._parameters.__getitem__,
             weight_at=self._weight_at,
@@ -247,8 +247,8 @@ class Manager:
             one.weights != "copied" and "offload" not in one.saved and not one.recompute for one in decisions.values()
         ):
             return
-        self._course = Course(
-            turns=turns_of(trace, decisions),
+        self._course = PlanContext(
+            turns=schedule_passes(trace, decisions),
             decisions=decisions,
             moves=self._moves,
             weights=self._weights,
@@ -257,7 +257,7 @@ class Manager:
             life=self._life,
         )
 
-    def _settle_homes(self, decisions: Mapping[str, Decision]) -> None:
+    def _settle_homes(self, decisions: Mapping[str, UnitDecision]) -> None:
         """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
@@ -276,7 +276,7 @@ class Manager:
             named = () if module is None else module.named_parameters(prefix=name)
             self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
         model = self._model()
-        self._homes = Homes(() if model is None else model.parameters())
+        self._homes = ParameterAddresses(() if model is None else model.parameters())
 
     def _parameters_of(self, run: str) -> list[nn.Parameter]:
         return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
@@ -293,8 +293,8 @@ class Manager:
         self._then = hits, recomputed, self.tiers.fast.counters().spills
 
 
-def _level(tier: Tier) -> Level:
-    return Level(
+def _level(tier: Tier) -> MemoryLevel:
+    return MemoryLevel(
         name=tier.spec.name,
         budget_bytes=tier.spec.budget_bytes,
         copy_bytes_per_second=tier.copy_bytes_per_second,
@@ -302,7 +302,7 @@ def _level(tier: Tier) -> Level:
     )
 
 
-def _end(life: Life, tiers: Tiers, copies: Copies, is_own: bool) -> None:
+def _end(life: ModelLifetime, tiers: Tiers, copies: CopyEngine, is_own: bool) -> None:
     """Stop all copies and restore the previous allocation of operator outputs."""
     life.is_over = True
     try:

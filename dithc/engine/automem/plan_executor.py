@@ -10,21 +10,21 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dithc.engine.automem.allocation_mode import Mode, PassEnd
-from dithc.engine.automem.planning import Decision, Turn
-from dithc.engine.automem.saved_tensor_transfers import Moves
-from dithc.engine.automem.saved_tensors import Book, Key, other_hooks_are_on, tensors_in
+from dithc.engine.automem.allocation_mode import AllocationMode, BackwardEndHook
+from dithc.engine.automem.planning import ScheduledPass, UnitDecision
+from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
+from dithc.engine.automem.saved_tensors import Key, SavedTensorRegistry, other_hooks_are_on, tensors_in
 from dithc.engine.automem.weight_copies import WeightCopies
 
 
 @dataclass
-class Life:
+class ModelLifetime:
     """State of a managed model; `is_over` (closed or deleted) stops all moves, and running passes use tensors in place."""
 
     is_over: bool = False
 
 
-class Course:
+class PlanContext:
     """Shared state of all calls under one plan.
 
     `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again, and tensors
@@ -34,13 +34,13 @@ class Course:
     def __init__(
         self,
         *,
-        turns: Sequence[Turn],
-        decisions: Mapping[str, Decision],
-        moves: Moves,
+        turns: Sequence[ScheduledPass],
+        decisions: Mapping[str, UnitDecision],
+        moves: SavedTensorTransfers,
         weights: WeightCopies,
         parameters_of: Callable[[str], Sequence[nn.Parameter]],
         weight_at: Callable[[int], nn.Parameter | None],
-        life: Life,
+        life: ModelLifetime,
     ) -> None:
         self.turns, self.decisions, self.moves, self.weights = turns, decisions, moves, weights
         self.parameters_of, self.weight_at, self.life = parameters_of, weight_at, life
@@ -65,14 +65,14 @@ class Course:
             self.weights.load(name, self.parameters_of(name))
 
 
-class Following:
+class ManagedCall:
     """One call of the model and its backward passes."""
 
-    def __init__(self, course: Course, *, mode: Mode) -> None:
+    def __init__(self, course: PlanContext, *, mode: AllocationMode) -> None:
         """Start at the first turn."""
         self._course, self._mode = course, mode
         self._moves, self._weights = course.moves, course.weights
-        self._book = Book(
+        self._book = SavedTensorRegistry(
             weight_at=course.weight_at, is_tracked=self._moves.is_tracked, fetch=self._moves.fetch, reached=self.reached
         )
         self._started = 0  # forward turns with started loads
@@ -134,7 +134,7 @@ class Following:
         self._task, self._backward_turn = task, 0
         self._backward_started = self._course.num_units
         self._mode.enter_backward()
-        torch.autograd.Variable._execution_engine.queue_callback(PassEnd(partial(self._end_backward, task)))
+        torch.autograd.Variable._execution_engine.queue_callback(BackwardEndHook(partial(self._end_backward, task)))
 
     def _enter_backward(self, turn: int) -> None:
         """Prepare a unit's backward pass (Algorithm 1): release the previous unit, start due loads, wait for own loads."""

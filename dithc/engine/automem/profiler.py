@@ -14,9 +14,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from dithc.engine.automem.allocation_mode import Mode
-from dithc.engine.automem.saved_tensors import Book, Record, other_hooks_are_on, tensors_in
-from dithc.engine.automem.trace import Saved, StateItem, Trace, Unit, Weight
+from dithc.engine.automem.allocation_mode import AllocationMode
+from dithc.engine.automem.saved_tensors import SavedStorage, SavedTensorRegistry, other_hooks_are_on, tensors_in
+from dithc.engine.automem.trace import SavedTensor, StateItem, Trace, Unit, Weight
 from dithc.engine.memory import Tiers
 
 
@@ -36,14 +36,14 @@ class _Row:
     readers: list[set[int]] = field(default_factory=list)  # units that read each saved tensor
 
 
-class Meter:
+class MemoryMeter:
     """Counter of the bytes in use by operators: in the tiers, and saved tensors in torch's memory."""
 
     def __init__(self, tiers: Tiers) -> None:
-        self._tiers, self._elsewhere = tiers, WeakSet[Record]()
+        self._tiers, self._elsewhere = tiers, WeakSet[SavedStorage]()
         self._before = [tier.counters().used_bytes for tier in tiers]
 
-    def kept(self, record: Record) -> None:
+    def kept(self, record: SavedStorage) -> None:
         """Count a saved record."""
         if record.here is not None and self._tiers.tier_of(record.here) is None:
             self._elsewhere.add(record)
@@ -66,7 +66,7 @@ class Meter:
         return max(0, now[0] + below) + sum(record.num_bytes for record in self._elsewhere)
 
 
-class Recording:
+class ProfiledCall:
     """A recorded call of the model; `is_complete` once its backward pass has ended."""
 
     def __init__(
@@ -76,12 +76,12 @@ class Recording:
         parameters_of: Callable[[str], Sequence[tuple[str, nn.Parameter]]],
         weight_at: Callable[[int], nn.Parameter | None],
         is_tracked: Callable[[Tensor], bool],
-        mode: Mode,
+        mode: AllocationMode,
     ) -> None:
         """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
         self.is_complete = False
         self._tiers, self._parameters_of, self._mode = tiers, parameters_of, mode
-        self._meter = Meter(tiers)
+        self._meter = MemoryMeter(tiers)
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
         self._index: dict[str, int] = {}
@@ -89,7 +89,9 @@ class Recording:
         self._since = 0.0
         self._ended = 0.0
         self._gradients: dict[nn.Parameter, int] = {}
-        self._book = Book(weight_at=weight_at, is_tracked=is_tracked, fetch=self._fetch, reached=self.reached)
+        self._book = SavedTensorRegistry(
+            weight_at=weight_at, is_tracked=is_tracked, fetch=self._fetch, reached=self.reached
+        )
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
@@ -135,7 +137,7 @@ class Recording:
         self._running, self._since = index, perf_counter()
         self._meter.start_peaks()
 
-    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "Recording") -> Trace:
+    def trace(self, state: Iterable[StateItem], *, persist: bool, later: "ProfiledCall") -> Trace:
         """Return the trace, with the shorter times of a complete later pass.
 
         `state` is used by the update. `persist` is true if gradients exist before a pass starts, as with micro-batches.
@@ -146,7 +148,7 @@ class Recording:
         weights = [self._weights(row, seen) for row in self._rows]
         saved = [
             tuple(
-                Saved(
+                SavedTensor(
                     ordinal=ordinal,
                     bytes=num_bytes,
                     last_reader=last - min(readers),
@@ -175,7 +177,7 @@ class Recording:
         self,
         index: int,
         weights: list[tuple[Weight, ...]],
-        saved: list[tuple[Saved, ...]],
+        saved: list[tuple[SavedTensor, ...]],
         seconds: tuple[float, float],
     ) -> Unit:
         """Return a row for the planner, with unexplained bytes at its start as carried."""
@@ -209,7 +211,7 @@ class Recording:
             for name, parameter in new
         )
 
-    def _saved(self, index: int, record: Record, inputs: set[int]) -> None:
+    def _saved(self, index: int, record: SavedStorage, inputs: set[int]) -> None:
         unit, number = record.key
         row = self._rows[self._index[unit]]
         if number == len(row.saved):
@@ -221,7 +223,7 @@ class Recording:
         running = self._rows[index]
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
-    def _fetch(self, record: Record) -> Tensor:
+    def _fetch(self, record: SavedStorage) -> Tensor:
         assert record.here is not None, "the warm-up offloads no tensors"
         return record.here
 

@@ -7,32 +7,32 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from dithc.core.logging import logger
-from dithc.engine.automem.saved_tensors import Record
+from dithc.core.logging import get_logger
+from dithc.engine.automem.saved_tensors import SavedStorage
 from dithc.engine.automem.weight_copies import room_for
-from dithc.engine.memory import Copies, Tier, Tiers
+from dithc.engine.memory import CopyEngine, Tier, Tiers
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Moves:
+class SavedTensorTransfers:
     """Offloads and loads of records. A failed offload leaves its record in place."""
 
-    def __init__(self, tiers: Tiers, copies: Copies) -> None:
+    def __init__(self, tiers: Tiers, copies: CopyEngine) -> None:
         assert tiers.slow is not None, "a single tier does not move tensors"
         self._tiers, self._copies = tiers, copies
         self.hits = 0  # reads of a copy in fast memory
         self._fast: Tier = tiers.fast
         self._slow: Tier = tiers.slow
         # Tickets of offloads, oldest first. The copy of a released record may still run.
-        self._leaving: deque[tuple[Any, ref[Record]]] = deque()
+        self._leaving: deque[tuple[Any, ref[SavedStorage]]] = deque()
         self._said: set[str] = set()
 
     def is_tracked(self, tensor: Tensor) -> bool:
         """Return whether a saved tensor may move: it is in a tier, or a file tier offloads any memory."""
         return self._slow.spec.kind == "file" or self._tiers.tier_of(tensor) is not None
 
-    def offload(self, record: Record) -> None:
+    def offload(self, record: SavedStorage) -> None:
         """Start to offload a record; its fast memory is freed on completion."""
         if record.place != "here" or record.here is None:
             return
@@ -50,7 +50,7 @@ class Moves:
         record.ticket = self._copies.submit(target, record.here, stream="offload")
         self._leaving.append((record.ticket, ref(record)))
 
-    def load(self, record: Record) -> None:
+    def load(self, record: SavedStorage) -> None:
         """Start to load a record; if fast memory is full it is read in place."""
         self.settle()
         if record.place != "away" or record.away is None:
@@ -60,7 +60,7 @@ class Moves:
             record.back = target
             record.ticket = self._copies.submit(target, record.away, stream="load")
 
-    def fetch(self, record: Record) -> Tensor:
+    def fetch(self, record: SavedStorage) -> Tensor:
         """Return the bytes of a record from the fastest copy; OSError if the disk failed."""
         if record.here is not None:
             return record.here
@@ -108,7 +108,7 @@ class Moves:
         else:
             record.away = None
 
-    def _arrived(self, record: Record) -> bool:
+    def _arrived(self, record: SavedStorage) -> bool:
         """Wait for a load; False if it was canceled and the slow copy is read in place."""
         if record.ticket is None:
             return True

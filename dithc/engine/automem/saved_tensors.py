@@ -19,7 +19,7 @@ Key: TypeAlias = tuple[str, int]  # the unit that saved it first, and its index 
 Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
 
 
-class Record:
+class SavedStorage:
     """A storage kept for backward."""
 
     __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
@@ -46,7 +46,7 @@ class _Handle:
 
     __slots__ = ("counter", "dtype", "offset", "record", "size", "stride", "version")
 
-    def __init__(self, record: Record, tensor: Tensor) -> None:
+    def __init__(self, record: SavedStorage, tensor: Tensor) -> None:
         self.record, self.dtype = record, tensor.dtype
         self.size, self.stride, self.offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
         self.version = tensor._version
@@ -74,7 +74,7 @@ class _WeightHandle:
 Packed: TypeAlias = _Handle | _WeightHandle | tuple[Tensor, int]
 
 
-class Book:
+class SavedTensorRegistry:
     """Records of one call; `named` holds those still in use, by the unit that saved them first and their index."""
 
     def __init__(
@@ -82,21 +82,21 @@ class Book:
         *,
         weight_at: Callable[[int], nn.Parameter | None],
         is_tracked: Callable[[Tensor], bool],
-        fetch: Callable[[Record], Tensor],
+        fetch: Callable[[SavedStorage], Tensor],
         reached: Callable[[str], None],
     ) -> None:
         """Open an empty book of storages that `is_tracked` lets move; `weight_at` maps an address to its parameter.
 
         In backward, `reached` is called with each unit of which a saved tensor is read, and `fetch` returns the bytes.
         """
-        self.named: WeakValueDictionary[Key, Record] = WeakValueDictionary()
-        self._of_storage: WeakValueDictionary[int, Record] = WeakValueDictionary()
+        self.named: WeakValueDictionary[Key, SavedStorage] = WeakValueDictionary()
+        self._of_storage: WeakValueDictionary[int, SavedStorage] = WeakValueDictionary()
         self._versions: dict[Key, int] = {}
         self._numbers: dict[str, int] = {}
         self._weight_at, self._is_tracked, self._fetch, self._reached = weight_at, is_tracked, fetch, reached
 
     def hooks(
-        self, unit: str, saved: Callable[[Record], None] | None = None
+        self, unit: str, saved: Callable[[SavedStorage], None] | None = None
     ) -> torch.autograd.graph.saved_tensors_hooks:
         """Return a context for a unit's forward pass; `saved` is called with each record saved there."""
 
@@ -108,7 +108,7 @@ class Book:
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
-    def _pack(self, unit: str, tensor: Tensor, saved: Callable[[Record], None] | None) -> Packed:
+    def _pack(self, unit: str, tensor: Tensor, saved: Callable[[SavedStorage], None] | None) -> Packed:
         if tensor.layout is not torch.strided or not tensor.is_cpu or not _is_plain(tensor):
             return tensor, tensor._version
         weight = self._weight_at(tensor.data_ptr())
@@ -120,7 +120,7 @@ class Book:
         record = self._of_storage.get(storage._cdata)
         if record is None or self._versions[record.key] != tensor._version:  # changed in place since then
             number = self._numbers[unit] = self._numbers.get(unit, -1) + 1
-            record = Record((unit, number), storage)
+            record = SavedStorage((unit, number), storage)
             self._of_storage[storage._cdata] = self.named[record.key] = record
             self._versions[record.key] = tensor._version
         if saved is not None:

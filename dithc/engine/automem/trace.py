@@ -5,7 +5,7 @@ The warm-up recorder writes it and the planner reads it. Every byte in fast memo
 - always: `Trace.outside_bytes`, and `state` and weights that live there;
 - from the end of a unit's backward pass to the optimizer: gradients of its weights (`Weight.gradient_bytes`);
 - from the end of the first saving unit's forward pass (its start for `is_input`) to the end of the last reading backward
-  pass: a `Saved` tensor;
+  pass: a `SavedTensor` tensor;
 - while a unit runs, at the peak: `forward_bytes` or `backward_bytes`, its allocations on top (temporaries, outputs, saved
   tensors, gradients of its weights), and `forward_carried_bytes` or `backward_carried_bytes`, other unsaved values between units.
 
@@ -32,7 +32,7 @@ class Weight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedTensor:
     """A storage that autograd keeps for backward, listed at the unit that saved it first."""
 
     ordinal: int  # counted from 0 within the unit, in the order of saving
@@ -61,7 +61,7 @@ class Unit:
 
     name: str
     weights: tuple[Weight, ...]
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedTensor, ...]
     forward_seconds: float
     backward_seconds: float
     forward_bytes: int

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import hcops
 from dithc.engine.automem.saved_tensors import FLOOR_BYTES
-from dithc.engine.memory import Copies, Tier
+from dithc.engine.memory import CopyEngine, Tier
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 BeforeLoad = Callable[[Sequence[nn.Parameter]], None]
 
@@ -41,7 +41,7 @@ class _Copy:
 class WeightCopies:
     """Existing copies of parameters; `before_load` is called with the parameters that are copied next."""
 
-    def __init__(self, fast: Tier, copies: Copies) -> None:
+    def __init__(self, fast: Tier, copies: CopyEngine) -> None:
         self._fast, self._copies = fast, copies
         self.before_load: BeforeLoad | None = None
         self.hits = 0  # uses of a ready copy
@@ -141,7 +141,7 @@ class WeightCopies:
         parameter.data = copy.home
 
 
-class Homes:
+class ParameterAddresses:
     """Map from addresses to the parameters at home."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -189,7 +189,7 @@ def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
         if not is_worth_moving(parameter) or tier.holds(parameter):
             continue
         has_views = parameter.untyped_storage().nbytes() != parameter.nbytes
-        if has_views or hcops.optimizer.storage_users(parameter) != 1:
+        if has_views or hcops.optimizer.storage_use_count(parameter) != 1:
             stayed += 1
         elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
             parameter.data = target.copy_(parameter.data)

@@ -13,7 +13,7 @@ BARRIERS_PER_RUN, RUNS = 1000, 21
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team:
+class ThreadTeam:
     """Persistent threads, pinned if they fill the machine. The caller is thread 0, and idle threads sleep.
 
     Attributes:
@@ -29,13 +29,13 @@ class Team:
     reason: str = ""
 
     @classmethod
-    def of(cls, *, num_threads: int | None = None) -> "Team":
+    def of(cls, *, num_threads: int | None = None) -> "ThreadTeam":
         """Return the team of the C library's operators, and start it if necessary; None uses torch's number of threads.
 
         Without the library the team is the caller alone. MemoryError or ValueError: the system refused memory or threads.
         """
         if native.library() is None:
-            return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load().reason)
+            return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load_library().reason)
         layout = contexts.layout(num_threads=num_threads)
         return cls(
             clusters=tuple(tuple(cluster) for cluster in layout.clusters),

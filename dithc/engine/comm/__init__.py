@@ -14,30 +14,30 @@ imports mpi4py.
 from typing import TYPE_CHECKING, Any
 
 from dithc.engine.comm import traffic
-from dithc.engine.comm.group import Group, connect
+from dithc.engine.comm.group import Group, connect_ranks
 from dithc.engine.comm.launch import exit_report, launch_command, supervise
-from dithc.engine.comm.session import ranks
+from dithc.engine.comm.session import init_distributed
 from dithc.engine.comm.settings import CommConfig
 
 if TYPE_CHECKING:
-    from dithc.engine.comm.gradients import Reducer, SharedWeights
+    from dithc.engine.comm.gradients import Reducer, ShardedParameters
 
 __all__ = [
     "CommConfig",
     "Group",
     "Reducer",
-    "SharedWeights",
-    "connect",
+    "ShardedParameters",
+    "connect_ranks",
     "exit_report",
+    "init_distributed",
     "launch_command",
-    "ranks",
     "supervise",
     "traffic",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Reducer", "SharedWeights"):  # they need torch, which a process that only starts ranks does not
+    if name not in ("Reducer", "ShardedParameters"):  # they need torch, which a process that only starts ranks does not
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dithc.engine.comm import gradients
 

@@ -59,7 +59,7 @@ LAUNCHERS = {
 
 
 @dataclass(frozen=True)
-class Started:
+class LaunchInfo:
     """Launcher that started this process.
 
     Attributes:
@@ -71,7 +71,7 @@ class Started:
     size: int | None
 
 
-def started_by(environment: Mapping[str, str]) -> Started | None:
+def started_by(environment: Mapping[str, str]) -> LaunchInfo | None:
     """Return the launcher that started this process and still serves it; None for a single process.
 
     A shell inside a job, or a program that a rank started, inherits variables of a launcher that does not serve it.
@@ -79,14 +79,14 @@ def started_by(environment: Mapping[str, str]) -> Started | None:
     """
     step = int(environment.get("SLURM_STEP_NUM_TASKS") or 0) or None
     if "OMPI_COMM_WORLD_SIZE" in environment and _serves_pmix(environment):
-        return Started("Open MPI's mpiexec", int(environment["OMPI_COMM_WORLD_SIZE"]))
+        return LaunchInfo("Open MPI's mpiexec", int(environment["OMPI_COMM_WORLD_SIZE"]))
     if ("PMI_RANK" in environment or "PMI_ID" in environment) and _serves_pmi(environment):
         size = environment.get("PMI_SIZE")
-        return Started("a PMI launcher (MPICH's or Intel's mpiexec, srun --mpi=pmi2)", int(size) if size else None)
+        return LaunchInfo("a PMI launcher (MPICH's or Intel's mpiexec, srun --mpi=pmi2)", int(size) if size else None)
     if "PMIX_RANK" in environment and _serves_pmix(environment):
-        return Started("a PMIx launcher (srun --mpi=pmix, prterun)", step)
+        return LaunchInfo("a PMIx launcher (srun --mpi=pmix, prterun)", step)
     if "SLURM_PROCID" in environment and step is not None and step > 1:
-        return Started("srun", step)
+        return LaunchInfo("srun", step)
     return None
 
 

@@ -15,25 +15,25 @@ from traceback import walk_tb
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dithc.core.logging import UserError, logger, problem, setup
+from dithc.core.logging import UserError, get_logger, setup_logging, user_error
 from dithc.engine.comm import environment
 from dithc.engine.comm.launch import (
     MEETING_SECONDS,
     check_shared_memory,
-    end_when_stopped,
     exit_report,
-    guarded,
-    take_names_away,
+    set_stop_timeout,
+    start_watchdog,
+    unlink_shared_memory,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dithc.engine.comm.mpi import World
-    from dithc.engine.comm.process_group import Segment
-    from dithc.engine.comm.traffic import Span
+    from dithc.engine.comm.mpi import MpiWorld
+    from dithc.engine.comm.process_group import SharedSegment
+    from dithc.engine.comm.traffic import OperationSpan
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Longer than the slowest operation of one rank for which the other ranks wait: writing a large checkpoint to a slow
 # file system.
@@ -46,7 +46,7 @@ BACKEND_VARIABLE = "DITHC_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
 _process = os.getpid()  # the only process that MPI serves
-_world: "World | None" = None  # set once MPI has started
+_world: "MpiWorld | None" = None  # set once MPI has started
 _open: "Group | None" = None  # the group of several ranks with an open context
 
 
@@ -69,7 +69,7 @@ class Group:
         local_rank: int = 0,
         local_size: int = 1,
         node: str = "",
-        world: "World | None" = None,
+        world: "MpiWorld | None" = None,
     ) -> None:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
@@ -128,7 +128,7 @@ class Group:
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:
         """Limit the time for which other ranks wait for a rank; a rank that exceeds it ends all ranks.
 
-        `seconds` None is the timeout of `connect`; `stopped_seconds` applies to a rank of this node that a signal has
+        `seconds` None is the timeout of `connect_ranks`; `stopped_seconds` applies to a rank of this node that a signal has
         stopped. Without effect with gloo, which has a single timeout.
         """
         if threads := self._communication():
@@ -141,11 +141,11 @@ class Group:
         For operations that wait without limit, such as the creation of a group.
         """
         if self.size > 1:
-            end_when_stopped(MEETING_SECONDS)
+            set_stop_timeout(MEETING_SECONDS)
         try:
             yield
         finally:
-            end_when_stopped(None)
+            set_stop_timeout(None)
 
     def part(self, parts: "Sequence[Sequence[int]]") -> Any:
         """Create one group of torch.distributed per part, of ascending disjoint ranks; collective over all ranks.
@@ -162,18 +162,18 @@ class Group:
         return mine
 
     @staticmethod
-    def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "Segment":
-        """Return memory shared by the ranks of `over`, a group of torch.distributed (see `Segment`)."""
-        from dithc.engine.comm.process_group import Segment
+    def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "SharedSegment":
+        """Return memory shared by the ranks of `over`, a group of torch.distributed (see `SharedSegment`)."""
+        from dithc.engine.comm.process_group import SharedSegment
 
-        return Segment(num_bytes, over=over, timeout_seconds=timeout_seconds)
+        return SharedSegment(num_bytes, over=over, timeout_seconds=timeout_seconds)
 
     def communicate_on(self, cpu: int) -> None:
         """Bind the communication threads, also of later process groups, to a logical CPU."""
         if threads := self._communication():
             threads.communicate_on(cpu)
 
-    def recorded(self) -> "AbstractContextManager[list[Span]]":
+    def recorded(self) -> "AbstractContextManager[list[OperationSpan]]":
         """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
         threads = self._communication()
         return threads.recorded() if threads else nullcontext([])
@@ -196,7 +196,7 @@ class Group:
         import torch.distributed as distributed
 
         if not distributed.is_initialized():
-            raise problem(
+            raise user_error(
                 "ranks cannot exchange data",
                 got="a group after the end of its `with comm.ranks()` block",
                 expected="a group with an active block",
@@ -215,7 +215,7 @@ class Group:
                 distributed.destroy_process_group()
 
 
-def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
+def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float | None = None) -> Group:
     """Join the ranks that were started together; use the result as a context manager.
 
     Repeated and nested calls are allowed. A process that no launcher serves is one rank, and never loads MPI.
@@ -247,7 +247,7 @@ def connect(expected_ranks: int | None = None, *, timeout_seconds: float | None 
         return nested
     timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
     if _world is None:
-        guarded()
+        start_watchdog()
         _process = os.getpid()
     try:
         if _world is not None:
@@ -274,33 +274,33 @@ def _check_process() -> None:
     if os.getpid() == _process and threading.current_thread() is threading.main_thread():
         return
     fix = "call comm.ranks() in the main thread of the rank and pass results to it; start processes by `spawn`"
-    raise problem("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
+    raise user_error("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
 
 
-def _start_mpi() -> "World":
+def _start_mpi() -> "MpiWorld":
     global _world
     check_shared_memory()
-    from dithc.engine.comm.mpi import World
+    from dithc.engine.comm.mpi import MpiWorld
 
-    _world = World()
+    _world = MpiWorld()
     if _world.size > 1:
         atexit.register(_world.announce_end)
     return _world
 
 
-def _join(world: "World", timeout_seconds: float) -> Group:
+def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
     from dithc.engine.numa import ranks_on_node  # this module needs torch
 
     if world.size == 1:
-        end_when_stopped(None)
+        set_stop_timeout(None)
         return Group()
-    setup(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
+    setup_logging(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather(environment.node_name())
-    take_names_away()
+    unlink_shared_memory()
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
     _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
-    end_when_stopped(None)  # all ranks are connected
+    set_stop_timeout(None)  # all ranks are connected
     ranks_on_node(len(mine))
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(environment.STARTED_VARIABLE)):
@@ -308,7 +308,7 @@ def _join(world: "World", timeout_seconds: float) -> Group:
             Path(started_file).touch()
         except OSError as error:  # without the file, `dithc launch` would end the ranks as unconnected
             fix = "start in a folder that all nodes can write to"
-            raise problem(f"marker file {started_file}", got=error, expected="a new file", fix=fix) from error
+            raise user_error(f"marker file {started_file}", got=error, expected="a new file", fix=fix) from error
     return Group(
         rank=world.rank,
         size=world.size,
@@ -324,11 +324,11 @@ def _backend() -> str:
     backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
     if backend not in BACKENDS:
         fix = f"correct or unset {BACKEND_VARIABLE}"
-        raise problem(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), fix=fix)
+        raise user_error(f"backend ({BACKEND_VARIABLE})", got=backend, expected=" or ".join(BACKENDS), fix=fix)
     return backend
 
 
-def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
+def _start(world: "MpiWorld", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
     import torch.distributed as distributed
 
     from dithc.engine.comm.rendezvous import store_of
@@ -348,7 +348,7 @@ def _start(world: "World", backend: str, *, one_node: bool, timeout_seconds: flo
 def _say(error: BaseException | None, *, who: str) -> None:
     """Log why this rank ends all ranks, and wait until the message is forwarded."""
     if isinstance(error, UserError):
-        _log_of(error).error("%s", exit_report.once(str(error)))
+        _log_of(error).error("%s", exit_report.deduplicated_message(str(error)))
     else:
         log.error("%s failed, ending all ranks: %r", who, error, exc_info=error)
     for stream in (sys.stdout, sys.stderr):
@@ -358,7 +358,7 @@ def _say(error: BaseException | None, *, who: str) -> None:
 
 def _log_of(error: UserError) -> logging.Logger:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
+    return get_logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
 
 
 def _status(error: BaseException | None) -> int:
@@ -369,7 +369,7 @@ def _status(error: BaseException | None) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _wrong_size(size: int, expected: int | None, started: environment.Started | None) -> UserError:
+def _wrong_size(size: int, expected: int | None, started: environment.LaunchInfo | None) -> UserError:
     if started is None:
         fix = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
     elif size == 1:
@@ -382,4 +382,4 @@ def _wrong_size(size: int, expected: int | None, started: environment.Started | 
     else:
         fix = "make the launcher's number of ranks and the expected one the same"
     launcher = f"started by {started.launcher}" if started else "no launcher started this process"
-    return problem("number of ranks", got=f"{size} ({launcher})", expected=expected, fix=fix)
+    return user_error("number of ranks", got=f"{size} ({launcher})", expected=expected, fix=fix)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,7 +35,7 @@ OPERATIONS = {name: getattr(MPI, name.upper()) for name in ("sum", "max", "min",
 OPERATIONS["product"] = MPI.PROD
 
 
-class World:
+class MpiWorld:
     """All ranks that were started together."""
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class World:
                 )
             if waited > timeout_seconds:
                 got = f"not on all ranks in {timeout_seconds:g} s"
-                raise problem("comm.ranks()", got=got, expected="all", fix=fix)
+                raise user_error("comm.ranks()", got=got, expected="all", fix=fix)
         if ended.any():
             names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
-            raise problem(
+            raise user_error(
                 f"comm.ranks() waits for {ended.sum()} of {self.size} ranks",
                 got=f"the program of {names} has ended",
                 expected="the same calls of comm.ranks() on all ranks",
@@ -83,10 +83,10 @@ class World:
             while not request.done():
                 time.sleep(0.01)
 
-    def _exchange(self, has_ended: bool) -> "tuple[Request, npt.NDArray[np.bool_]]":
+    def _exchange(self, has_ended: bool) -> "tuple[MpiRequest, npt.NDArray[np.bool_]]":
         """Return a request that completes once all ranks have called this, and an array for the flag of each rank."""
         mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
-        return Request(self._communicator.Iallgather(mine, flags), mine, flags), flags
+        return MpiRequest(self._communicator.Iallgather(mine, flags), mine, flags), flags
 
     def abort(self, status: int) -> NoReturn:
         """End every rank immediately. The caller has logged the reason; messages of MPI are discarded."""
@@ -98,7 +98,7 @@ class World:
             os._exit(status)  # some MPIs return from Abort after they have notified their launcher
 
 
-class Request:
+class MpiRequest:
     """Active communication request; call `done` repeatedly until it returns True, and not afterwards."""
 
     def __init__(self, request: MPI.Request, *arrays: Any) -> None:
@@ -110,7 +110,7 @@ class Request:
         return any(self._request.Test() for _ in range(TESTS_PER_LOOK))
 
 
-class Channel:
+class MpiCommunicator:
     """Private communicator over some ranks, for arrays. All ranks make the same calls in the same order.
 
     Arrays are contiguous numpy arrays of a type that MPI supports; counts are below `MOST_ELEMENTS`. All methods return
@@ -126,16 +126,16 @@ class Channel:
         self.size: int = communicator.Get_size()
 
     @classmethod
-    def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "Channel":
+    def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "MpiCommunicator":
         """Create a channel over ranks of the world, by default all; collective over just these ranks."""
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
         group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         return cls(MPI.COMM_WORLD.Create_group(group, tag))
 
-    def split(self, color: int, *, key: int) -> "Channel":
+    def split(self, color: int, *, key: int) -> "MpiCommunicator":
         """Create a channel over the ranks with the same color, ordered by key; blocks until all ranks call it."""
-        return Channel(self._communicator.Split(color, key))
+        return MpiCommunicator(self._communicator.Split(color, key))
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value; blocks until all ranks call it."""
@@ -148,31 +148,31 @@ class Channel:
     def wait_for_all(self) -> None:
         self._communicator.Barrier()
 
-    def all_reduce(self, x: Buffer, op: str) -> Request:
-        return Request(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
+    def all_reduce(self, x: Buffer, op: str) -> MpiRequest:
+        return MpiRequest(self._communicator.Iallreduce(MPI.IN_PLACE, x, op=OPERATIONS[op]), x)
 
     def all_reduce_and_wait(self, x: Buffer, op: str) -> None:
         """Reduce x over the ranks in place; blocks inside MPI."""
         self._communicator.Allreduce(MPI.IN_PLACE, x, op=OPERATIONS[op])
 
-    def reduce(self, x: Buffer, out: Buffer | None, op: str, *, root: int) -> Request:
+    def reduce(self, x: Buffer, out: Buffer | None, op: str, *, root: int) -> MpiRequest:
         """Reduce x over the ranks into `out` on rank `root`."""
-        return Request(self._communicator.Ireduce(x, out, op=OPERATIONS[op], root=root), x, out)
+        return MpiRequest(self._communicator.Ireduce(x, out, op=OPERATIONS[op], root=root), x, out)
 
-    def broadcast(self, x: Buffer, *, root: int) -> Request:
+    def broadcast(self, x: Buffer, *, root: int) -> MpiRequest:
         """Copy x of rank `root` to x of all ranks."""
-        return Request(self._communicator.Ibcast(x, root=root), x)
+        return MpiRequest(self._communicator.Ibcast(x, root=root), x)
 
-    def all_gather(self, x: Buffer, out: Buffer) -> Request:
+    def all_gather(self, x: Buffer, out: Buffer) -> MpiRequest:
         """Gather x of each rank into `out`, in rank order; x may be this rank's part of `out`."""
-        return Request(self._communicator.Iallgather(x, out), x, out)
+        return MpiRequest(self._communicator.Iallgather(x, out), x, out)
 
-    def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> Request:
+    def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> MpiRequest:
         """Gather in place: part r of x, of counts[r] elements, comes from rank r."""
         starts = [sum(counts[:i]) for i in range(self.size)]
-        return Request(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
+        return MpiRequest(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
 
-    def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> Request:
+    def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> MpiRequest:
         """Exchange the parts of x for rank 0, 1, ... between all ranks; `out` receives the parts from them.
 
         Counts are in elements. This rank's own part is not copied.
@@ -182,18 +182,18 @@ class Channel:
             starts = [sum(counts[:i]) for i in range(self.size)]
             moved = [0 if rank == self.rank else count for rank, count in enumerate(counts)]
             layouts.append([array, (moved, starts)])
-        return Request(self._communicator.Ialltoallv(*layouts), x, out)
+        return MpiRequest(self._communicator.Ialltoallv(*layouts), x, out)
 
-    def send(self, x: Buffer, *, to: int, tag: int) -> Request:
-        return Request(self._communicator.Isend(x, dest=to, tag=tag), x)
+    def send(self, x: Buffer, *, to: int, tag: int) -> MpiRequest:
+        return MpiRequest(self._communicator.Isend(x, dest=to, tag=tag), x)
 
-    def receive(self, out: Buffer, *, source: int | None, tag: int) -> Request:
+    def receive(self, out: Buffer, *, source: int | None, tag: int) -> MpiRequest:
         """Receive into `out`; source None accepts any rank."""
         origin = MPI.ANY_SOURCE if source is None else source
-        return Request(self._communicator.Irecv(out, source=origin, tag=tag), out)
+        return MpiRequest(self._communicator.Irecv(out, source=origin, tag=tag), out)
 
-    def barrier(self) -> Request:
-        return Request(self._communicator.Ibarrier())
+    def barrier(self) -> MpiRequest:
+        return MpiRequest(self._communicator.Ibarrier())
 
 
 def multiple_threads() -> bool:

@@ -11,11 +11,11 @@ from urllib.parse import urlparse
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.comm.environment import node_name, started_by
-from dithc.engine.comm.mpi import World
+from dithc.engine.comm.mpi import MpiWorld
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 # Read by env://. If one of them is set, the user has chosen the rendezvous.
@@ -25,7 +25,7 @@ TIMEOUT = timedelta(minutes=30)
 Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 
-def store_of(world: World, *, timeout: timedelta) -> Any:
+def store_of(world: MpiWorld, *, timeout: timedelta) -> Any:
     """Create a store that all ranks of the world use; collective over them."""
     one_node = len(set(world.all_gather(node_name()))) == 1
     store = None
@@ -56,9 +56,9 @@ def _meet(before: Handler, url: str, timeout: timedelta = TIMEOUT, **options: An
     if urlparse(url).query or any(name in os.environ for name in VARIABLES):
         yield from before(url, timeout=timeout, **options)
         return
-    world, started = World(), started_by(os.environ)
+    world, started = MpiWorld(), started_by(os.environ)
     if started is not None and started.size not in (None, world.size):
-        raise problem(
+        raise user_error(
             "number of ranks",
             got=f"{world.size} in MPI, {started.size} announced by {started.launcher}",
             expected="the same",

@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import partial
 
 from dithc.core import openmp
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE
-from dithc.engine.comm.group import Group, connect
+from dithc.engine.comm.group import Group, connect_ranks
 from dithc.engine.comm.settings import CommConfig
-from dithc.engine.hardware import Machine, RankPlan, affinity, discover, plan
+from dithc.engine.hardware import Machine, RankPlan, affinity, discover_machine, plan_cores
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 MOST_THREADS = 4096  # limit of a kernel context
-log = logger("dithc.cores")
+log = get_logger("dithc.cores")
 
 
 @contextmanager
-def ranks(
+def init_distributed(
     expected: int | None = None,
     *,
     config: CommConfig | None = None,
@@ -40,7 +40,7 @@ def ranks(
         expected: required number of ranks; None accepts the announced number.
         config: settings of the exchange between ranks; None for the active settings.
         cpus_per_rank: cores per rank if no launcher specifies them.
-        timeout_seconds: time after which a rank stops waiting for another; None for the default of `connect`.
+        timeout_seconds: time after which a rank stops waiting for another; None for the default of `connect_ranks`.
 
     Raises:
         UserError: the number of started ranks differs from the expected number.
@@ -48,17 +48,17 @@ def ranks(
     import torch
 
     openmp.report()
-    with (config or CommConfig.current()).active(), connect(expected, timeout_seconds=timeout_seconds) as group:
+    with (config or CommConfig.current()).active(), connect_ranks(expected, timeout_seconds=timeout_seconds) as group:
         if group.is_nested:
             yield group
             return
         asked = _asked_threads()
         launched = asked if EXPECTED_RANKS_VARIABLE in os.environ else None
-        machine = discover()
+        machine = discover_machine()
         masks = _masks_of_node(group, machine.limits.allowed_cpus)
         apart = sum(map(len, masks)) == len(set[int]().union(*masks))
         given = launched or cpus_per_rank
-        cores = plan(machine, ranks_per_node=group.local_size, cpus_per_rank=given, own_mask=apart)
+        cores = plan_cores(machine, ranks_per_node=group.local_size, cpus_per_rank=given, own_mask=apart)
         for reason in cores.reasons:
             log.info(reason)
         mine, communication = _without_communication(cores.ranks[group.local_rank], machine)
@@ -89,7 +89,7 @@ def _asked_threads() -> int | None:
         return None
     asked = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MOST_THREADS)) + 1 else 0
     if not 1 <= asked <= MOST_THREADS:
-        raise problem(
+        raise user_error(
             f"environment variable {THREADS_VARIABLE}",
             got=repr(text[:40]),
             expected=f"a number of threads from 1 to {MOST_THREADS}",

@@ -16,7 +16,7 @@ class CommConfig:
         collectives: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls;
             `hierarchical` sums within a node through shared memory and exchanges the sums between nodes.
         wire: data type in which `hierarchical` moves fp32 summands; sums are fp32.
-        weights_wire: data type in which `SharedWeights` moves weights.
+        weights_wire: data type in which `ShardedParameters` moves weights.
     """
 
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 COUNT_VARIABLE = "DITHC_MPI_COUNT"
 SOURCE = Path(__file__).with_name("mpi_count.c")
@@ -21,7 +21,7 @@ COUNTERS = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True)
-class Span:
+class OperationSpan:
     """Time span of one operation of the communication thread.
 
     Attributes:
@@ -85,7 +85,7 @@ def build_counter(folder: Path) -> Path:
 
 def _unbuilt(reason: str) -> Exception:
     fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or do not count MPI"
-    return problem("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
+    return user_error("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
 
 
 def _mpi() -> tuple[int, int] | None:
@@ -148,7 +148,7 @@ class Exposure:
         return {name: value for name, value in known.items() if value is not None}
 
 
-class Meter:
+class CommMeter:
     """Accumulator of communication costs between two calls of `take`."""
 
     def __init__(self) -> None:

@@ -15,10 +15,10 @@ Extending: a check is a function that returns findings, listed in `run_checks.CH
 argument or the environment, so that its test can emulate another machine.
 """
 
-from dithc.engine.doctor.finding import Finding, Level
+from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.doctor.node_probe import probe_node
 from dithc.engine.doctor.profile_check import check_profile
 from dithc.engine.doctor.profile_writer import write_profile
-from dithc.engine.doctor.run_checks import collect, worst
+from dithc.engine.doctor.run_checks import run_checks, worst_level
 
-__all__ = ["Finding", "Level", "check_profile", "collect", "probe_node", "worst", "write_profile"]
+__all__ = ["CheckResult", "Level", "check_profile", "probe_node", "run_checks", "worst_level", "write_profile"]

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dithc.core.logging import UserError
-from dithc.engine.doctor.finding import Finding
+from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.doctor.machine import plan_of_dies
 from dithc.engine.hardware import Machine
 
 TUNING_VARIABLE = "DITHC_TUNING"
 
 
-def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
     """Return every feature that is unavailable here, with its reason. Harmful states also have a separate check."""
     off = {**_kernels(environment), **_of_machine(machine), **_tools(environment)}
     text = "\n".join(["", *(f"{what}: {why}" for what, why in off.items())]) if off else "nothing"
-    return [Finding("ok", "switched off", text.lstrip("\n"), facts=dict(off))]
+    return [CheckResult("ok", "switched off", text.lstrip("\n"), facts=dict(off))]
 
 
 def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
@@ -25,11 +25,11 @@ def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
 
     off: dict[str, str] = {}
     if native.library() is None:
-        off["C kernels"] = native.load().reason
+        off["C kernels"] = native.load_library().reason
     elif name := environment.get(native.ISA_VARIABLE):
         off["better instruction sets"] = f"{native.ISA_VARIABLE}={name}"
     try:
-        rows = hcops.describe()
+        rows = hcops.describe_kernels()
     except UserError as error:
         return off | {"operators": str(error).splitlines()[0]}
     if native.library() is not None:

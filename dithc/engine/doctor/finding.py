@@ -8,7 +8,7 @@ Level = Literal["ok", "warn", "bad"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """Result of a check. `warn`: a part is defective or slow; `bad`: work will fail or be wrong.
 
     `details` are further lines for `--verbose`, `facts` the text as JSON values for programs. `fix` is an imperative.

@@ -8,12 +8,12 @@ from typing import Literal
 
 from dithc.core.logging import UserError
 from dithc.engine.comm import launch_command
-from dithc.engine.doctor.finding import Finding
+from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.hardware import Machine
 from dithc.engine.scheduler import slurm_site
 
 
-def mpi(_: Machine, __: Path) -> list[Finding]:
+def mpi(_: Machine, __: Path) -> list[CheckResult]:
     """Check the MPI library of mpi4py, and the mpiexec of `dithc launch`."""
     facts = launch_command.probe_mpi()
     try:
@@ -26,30 +26,30 @@ def mpi(_: Machine, __: Path) -> list[Finding]:
         by = started.launcher
         text = f"{by} started this process with {', '.join(names)}: each command here connects to its ranks"
         fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {launch_command.UNSET}"
-        return [Finding("warn", "MPI", text, fix=fix, facts={"left_over": names})]
+        return [CheckResult("warn", "MPI", text, fix=fix, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
-    return [*findings, Finding("ok", "MPI", text, fix=launch_command.UNSET, facts={"left_over": names})]
+    return [*findings, CheckResult("ok", "MPI", text, fix=launch_command.UNSET, facts={"left_over": names})]
 
 
-def judge_mpi(facts: dict[str, str], mpiexec: launch_command.MpiExec | None) -> list[Finding]:
+def judge_mpi(facts: dict[str, str], mpiexec: launch_command.MpiLauncher | None) -> list[CheckResult]:
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
         text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
         fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
-        return [Finding("warn", "MPI", text, fix=fix, facts=facts)]
+        return [CheckResult("warn", "MPI", text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
     everything = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
         fix = "start several ranks with srun, or install an MPI with its launcher"
-        return [Finding("warn", "MPI", text, fix=fix, facts=everything)]
+        return [CheckResult("warn", "MPI", text, fix=fix, facts=everything)]
     if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
         fix = "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI"
-        return [Finding("bad", "MPI", text, fix=fix, facts=everything)]
+        return [CheckResult("bad", "MPI", text, fix=fix, facts=everything)]
     if facts["thread_level"] != "multiple":
         fix = "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
-        return [Finding("warn", "MPI", text, fix=fix, facts=everything)]
-    return [Finding("ok", "MPI", text, facts=everything)]
+        return [CheckResult("warn", "MPI", text, fix=fix, facts=everything)]
+    return [CheckResult("ok", "MPI", text, facts=everything)]
 
 
 def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
@@ -59,7 +59,7 @@ def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
     return "mpich" if lower.startswith(("mpich", "intel", "mvapich", "cray")) else "other"
 
 
-def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[Finding]:
+def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
     """Check, inside a Slurm job, whether the allowed CPUs are the allocated ones."""
     if "SLURM_JOB_ID" not in environment:
         return []
@@ -73,16 +73,16 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"
         fix = "ask the administrator for task/cgroup with ConstrainCores, or start with `srun --cpu-bind=cores`"
-    return [Finding("warn" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
+    return [CheckResult("warn" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
 
 
-def slurm(_: Machine, __: Path) -> list[Finding]:
+def slurm(_: Machine, __: Path) -> list[CheckResult]:
     if not shutil.which("sbatch") or not shutil.which("srun"):
-        return [Finding("ok", "Slurm", "no sbatch and srun here: the Slurm profile is for another machine")]
+        return [CheckResult("ok", "Slurm", "no sbatch and srun here: the Slurm profile is for another machine")]
     accounting = slurm_site.accounting_replies()
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
     fix = "run `dithc doctor --write-profile NAME` to write a profile, `--profile NAME` to test it by jobs"
     if accounting:
-        return [Finding("ok", "Slurm", f"{text}; {fix}", facts={"accounting": True})]
+        return [CheckResult("ok", "Slurm", f"{text}; {fix}", facts={"accounting": True})]
     text += ": with a profile that uses sacct, the workflow would wait forever for finished jobs"
-    return [Finding("warn", "Slurm", text, fix=fix, facts={"accounting": False})]
+    return [CheckResult("warn", "Slurm", text, fix=fix, facts={"accounting": False})]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import atomic_write
-from dithc.engine.comm import connect
-from dithc.engine.hardware import discover
+from dithc.engine.comm import connect_ranks
+from dithc.engine.hardware import discover_machine
 from dithc.engine.numa import available_bytes
 
 
 def probe_node(out: Path, *, token: Path | None) -> None:
     """Connect the started ranks; rank 0 writes a JSON list with the facts of each, with the login node's token."""
-    with connect(None) as group:
+    with connect_ranks(None) as group:
         group.barrier()
         seen = group.gather_objects(_seen(token) | {"rank": group.rank, "node": group.node, "size": group.size})
         if group.rank == 0:
@@ -24,7 +24,7 @@ def probe_node(out: Path, *, token: Path | None) -> None:
 
 
 def _seen(token: Path | None) -> dict[str, Any]:
-    machine = discover()
+    machine = discover_machine()
     return {
         "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "time": time.time(),

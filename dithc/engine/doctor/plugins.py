@@ -6,16 +6,16 @@ from pathlib import Path
 from dithc.config import datasets
 from dithc.core import plugins as extensions
 from dithc.core.logging import UserError
-from dithc.engine.doctor.finding import Finding, Level
+from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import Machine
 
 
-def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
+def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
     """List the installed extensions and their faults; empty without extensions."""
     lines, faults = list[str](), list[str]()
     for group in extensions.GROUPS:
         base, built_in = datasets.REGISTERED[group]
-        found = extensions.installed(group)
+        found = extensions.list_plugins(group)
         times = Counter(one.name for one in found)
         for one in found:
             lines.append(f"{group}: {one}, {one.target}")
@@ -33,4 +33,4 @@ def extensions_of_packages(_: Machine, __: Path) -> list[Finding]:
     fix = "correct or uninstall these packages; configurations that do not name them are unaffected" if faults else ""
     level: Level = "warn" if faults else "ok"
     facts = {"extensions": lines, "faults": faults}
-    return [Finding(level, "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]
+    return [CheckResult(level, "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]

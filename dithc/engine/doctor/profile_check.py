@@ -4,24 +4,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Machine, load_machine
-from dithc.engine.doctor.finding import Finding, Level
+from dithc.config import MachineConfig, load_machine
+from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.doctor.profile_writer import PROFILES, try_ranks
 from dithc.engine.scheduler import slurm_site
 
 CLOCK_SECONDS = 5.0
 
 
-def check_profile(name: str, here: slurm_site.Site | None) -> list[Finding]:
+def check_profile(name: str, here: slurm_site.SlurmSite | None) -> list[CheckResult]:
     """Return all findings about a profile, by its folder or its name in `profiles/`; UserError if it is unreadable."""
     folder = Path(name) if (Path(name) / "config.yaml").exists() else PROFILES / name
     machine, content = load_machine(folder)
     if content.get("executor") != "slurm":
         text = f"{folder} uses {content.get('executor') or 'this machine'}: only profiles for Slurm are tested by jobs"
-        return [Finding("ok", "profile", text)]
+        return [CheckResult("ok", "profile", text)]
     if here is None:
         fix = "rerun on the cluster's login node"
-        return [Finding("bad", "Slurm", "no working Slurm commands (sbatch, scontrol)", fix=fix)]
+        return [CheckResult("bad", "Slurm", "no working Slurm commands (sbatch, scontrol)", fix=fix)]
     given = content.get("default-resources") or {}
     partition = here.partition(given.get("slurm_partition"))
     findings = [*_scheduler(content, machine, here), *_limits(machine, partition, given.get("slurm_partition"))]
@@ -32,33 +32,33 @@ def check_profile(name: str, here: slurm_site.Site | None) -> list[Finding]:
             findings += _tried(machine, partition, given, nodes=1, node=kind.names[0])
         else:
             text = f"{', '.join(kind.names[:4])} ({kind.cpus} CPUs, {kind.memory_mb} MB) accept no jobs now"
-            findings.append(Finding("warn", "nodes", text, fix="run `sinfo -R` for the reason"))
+            findings.append(CheckResult("warn", "nodes", text, fix="run `sinfo -R` for the reason"))
     return findings + (_tried(machine, partition, given, nodes=machine.nodes, node=None) if machine.nodes > 1 else [])
 
 
-def _scheduler(content: dict[str, Any], machine: Machine, here: slurm_site.Site) -> list[Finding]:
+def _scheduler(content: dict[str, Any], machine: MachineConfig, here: slurm_site.SlurmSite) -> list[CheckResult]:
     status, age = content.get("slurm-status-command", "sacct"), here.min_job_age_seconds
     if status == "sacct" and not here.accounting:
         text = "jobs are polled by sacct, but accounting does not work here: the workflow would wait forever"
-        findings = [Finding("bad", "accounting", text, fix="set slurm-status-command: squeue")]
+        findings = [CheckResult("bad", "accounting", text, fix="set slurm-status-command: squeue")]
     elif status == "squeue" and age < 3 * content.get("slurm-init-seconds-before-status-checks", 40):
         text = f"finished jobs leave squeue after {age} s (MinJobAge), and accounting does not work"
-        findings = [Finding("bad", "accounting", text, fix="use the profile `generic`, which needs neither")]
+        findings = [CheckResult("bad", "accounting", text, fix="use the profile `generic`, which needs neither")]
     else:
-        findings = [Finding("ok", "accounting", f"jobs are polled by {status}")]
+        findings = [CheckResult("ok", "accounting", f"jobs are polled by {status}")]
     if machine.scheduler != "slurm":
         fix = "set machine={scheduler: slurm, ...}: otherwise a training run that stopped at its walltime is not rerun"
-        findings.append(Finding("bad", "scheduler", f"machine.scheduler is {machine.scheduler}", fix=fix))
+        findings.append(CheckResult("bad", "scheduler", f"machine.scheduler is {machine.scheduler}", fix=fix))
     if machine.launcher == "srun" and machine.srun_mpi not in ("auto", "hydra", *here.mpi):
         text = f"srun supports {', '.join(here.mpi) or 'no process management interface'}, not {machine.srun_mpi}"
-        findings.append(Finding("bad", "srun", text, fix="set machine.srun_mpi to one of them, or remove it"))
+        findings.append(CheckResult("bad", "srun", text, fix="set machine.srun_mpi to one of them, or remove it"))
     return findings
 
 
-def _limits(machine: Machine, partition: slurm_site.Partition | None, name: str | None) -> list[Finding]:
+def _limits(machine: MachineConfig, partition: slurm_site.Partition | None, name: str | None) -> list[CheckResult]:
     if partition is None or not partition.kinds:
         fix = "set default-resources: slurm_partition to a partition in `sinfo`"
-        return [Finding("bad", "partition", f"partition {name!r} does not exist", fix=fix)]
+        return [CheckResult("bad", "partition", f"partition {name!r} does not exist", fix=fix)]
     faults = [] if partition.is_up else [f"partition {partition.name} accepts no jobs"]
     for key, wanted, most in (
         ("node_cores", machine.node_cores, max(kind.cpus for kind in partition.kinds)),
@@ -73,16 +73,16 @@ def _limits(machine: Machine, partition: slurm_site.Partition | None, name: str 
         faults.append(f"nodes {machine.nodes}: a job of {partition.name} has at most {partition.max_nodes}")
     if faults:
         fix = "correct `machine` in the profile, or rewrite it: dithc doctor --write-profile"
-        return [Finding("bad", "limits", "\n".join(faults), fix=fix)]
+        return [CheckResult("bad", "limits", "\n".join(faults), fix=fix)]
     text = (
         f"partition {partition.name} matches `machine`: {machine.node_cores} CPUs, {machine.node_memory_mb} MB per node"
     )
-    return [Finding("ok", "limits", text)]
+    return [CheckResult("ok", "limits", text)]
 
 
 def _tried(
-    machine: Machine, partition: slurm_site.Partition, given: dict[str, Any], *, nodes: int, node: str | None
-) -> list[Finding]:
+    machine: MachineConfig, partition: slurm_site.Partition, given: dict[str, Any], *, nodes: int, node: str | None
+) -> list[CheckResult]:
     per_node, cpus = machine.launched_per_node or 1, machine.cpus_per_rank or 1
     began = time.time()
     seen, why = try_ranks(
@@ -98,13 +98,13 @@ def _tried(
     where = f"{nodes} nodes" if node is None else f"node {node}"
     if not seen:
         fix = "read its output; if the job is only waiting, retry later"
-        return [Finding("bad", where, f"the job failed: {why}", fix=fix)]
+        return [CheckResult("bad", where, f"the job failed: {why}", fix=fix)]
     return judge_ranks(seen, where=where, ranks=nodes * per_node, cpus=cpus, began=began, ended=time.time())
 
 
 def judge_ranks(
     seen: list[dict[str, Any]], *, where: str, ranks: int, cpus: int, began: float, ended: float
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Return the findings about the facts `seen` by the ranks of a trial between two times of this machine's clock."""
     sizes, hosts = {row["size"] for row in seen}, {row["host"] for row in seen}
     few, pages = min(row["cpus"] for row in seen), {str(row["huge_pages"]) for row in seen}
@@ -133,4 +133,4 @@ def judge_ranks(
     text = f"transparent huge pages: {', '.join(sorted(pages))}"
     fine = pages <= {"always", "madvise"}
     found.append(("ok", "huge pages", text, "") if fine else ("warn", "huge pages", text, fix))
-    return [Finding(level, f"{where}: {topic}", text, fix=fix) for level, topic, text, fix in found]
+    return [CheckResult(level, f"{where}: {topic}", text, fix=fix) for level, topic, text, fix in found]

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dithc.core.artifacts import outputs
-from dithc.core.logging import logger, problem
-from dithc.engine.scheduler import run_trial, slurm_site
+from dithc.core.logging import get_logger, user_error
+from dithc.engine.scheduler import run_probe_job, slurm_site
 
 PROFILES = Path("profiles")
 TRIAL_SECONDS, TRIAL_MINUTES = 120.0, 5
@@ -18,11 +18,11 @@ RESERVED_NAMES = {"default", "local", "generic", "slurm", "machines"}
 # Finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them.
 LEAST_JOB_AGE_SECONDS = 120
 GROUPED = 8  # maximum number of datasets that one job prepares
-log = logger("dithc.engine.doctor")
+log = get_logger("dithc.engine.doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenProfile:
     """Written profile. `link` in the working folder is None if another file has that name; `notes` give reasons."""
 
     path: Path
@@ -31,8 +31,8 @@ class Written:
 
 
 def write_profile(
-    name: str, here: slurm_site.Site, *, partition: str | None = None, nodes: int = 1, account: str | None = None
-) -> Written:
+    name: str, here: slurm_site.SlurmSite, *, partition: str | None = None, nodes: int = 1, account: str | None = None
+) -> WrittenProfile:
     """Write `profiles/<name>/config.yaml`, and a link `<name>` in the working folder for `--profile <name>`.
 
     `partition` and `account` are the user's defaults if None; `nodes` are those of a training run.
@@ -42,7 +42,7 @@ def write_profile(
     """
     folder = PROFILES / name
     if not name.replace("-", "").replace("_", "").isalnum() or name in RESERVED_NAMES:
-        raise problem(
+        raise user_error(
             "name of the profile",
             got=name,
             expected="letters, digits and -, except names of dithc's profiles",
@@ -51,14 +51,14 @@ def write_profile(
     chosen = here.partition(partition)
     if chosen is None or not chosen.kinds:
         visible = ", ".join(one.name for one in here.partitions if one.kinds)
-        raise problem(
+        raise user_error(
             "partition of Slurm",
             got=partition or "no default partition that is up",
             expected=f"one of {visible or 'none: none is visible to this user'}",
             fix="pass --partition",
         )
     if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
-        raise problem(
+        raise user_error(
             "nodes per training run",
             got=nodes,
             expected=f"at most the nodes and the limit of partition {chosen.name}",
@@ -68,11 +68,17 @@ def write_profile(
     text, notes = profile_text(name, here, chosen, dies=dies, nodes=nodes, account=account)
     folder.mkdir(parents=True, exist_ok=True)
     outputs.write(folder / "config.yaml", text)
-    return Written(path=folder / "config.yaml", link=_link(name), notes=[how, *notes])
+    return WrittenProfile(path=folder / "config.yaml", link=_link(name), notes=[how, *notes])
 
 
 def profile_text(
-    name: str, here: slurm_site.Site, partition: slurm_site.Partition, *, dies: int, nodes: int, account: str | None
+    name: str,
+    here: slurm_site.SlurmSite,
+    partition: slurm_site.Partition,
+    *,
+    dies: int,
+    nodes: int,
+    account: str | None,
 ) -> tuple[str, list[str]]:
     """Return the profile as YAML, and its choices with reasons."""
     cpus = min(kind.cpus for kind in partition.kinds)
@@ -165,7 +171,7 @@ def try_ranks(
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
         log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
-        why = run_trial(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
+        why = run_probe_job(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
         if why is not None:
             return [], why
         seen = json.loads(out.read_text())

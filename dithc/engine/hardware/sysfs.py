@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine.hardware.limits import KIB, Limits, online_cpus, parse_cpu_list, read_number, read_text
-from dithc.engine.hardware.machine import Cache, HugePages, Machine, Node
+from dithc.engine.hardware.machine import Cache, HugePages, Machine, NumaNode
 from dithc.engine.hardware.memory_tiers import tiers_of
-from dithc.engine.hardware.topology import Place, group
+from dithc.engine.hardware.topology import CpuLocation, group
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
@@ -26,7 +26,7 @@ STAND_IN_VARIABLE = "DITHC_MACHINE"
 """Environment variable with a description file that replaces the present machine (`description.read`)."""
 
 
-def discover(root: str | Path = "/", *, described: bool = True) -> Machine:
+def discover_machine(root: str | Path = "/", *, described: bool = True) -> Machine:
     """Read this machine, or the machine with `sys` and `proc` below `root`.
 
     Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a
@@ -93,12 +93,12 @@ def _read(root: Path) -> Machine:
     )
 
 
-def _node(folder: Path) -> Node:
+def _node(folder: Path) -> NumaNode:
     # Access class 1 has only CPUs as initiators. Class 0, the only class of older kernels, also has devices.
     classes = (folder / name / "initiators" for name in ("access1", "access0"))
     initiators = next((path for path in classes if path.is_dir()), folder / "access0/initiators")
     read_mib, write_mib = (read_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
-    return Node(
+    return NumaNode(
         index=int(folder.name[4:]),
         cpus=parse_cpu_list(read_text(folder / "cpulist") or ""),
         memory_bytes=_meminfo_bytes(folder / "meminfo", key="MemTotal:"),
@@ -112,13 +112,13 @@ def _node(folder: Path) -> Node:
 
 
 def _place(
-    root: Path, cpu: int, nodes: Sequence[Node], caches: Iterable["_CacheOfCpu"], *, slower: tuple[int, ...]
-) -> Place:
+    root: Path, cpu: int, nodes: Sequence[NumaNode], caches: Iterable["_CacheOfCpu"], *, slower: tuple[int, ...]
+) -> CpuLocation:
     topology = root / CPU_FOLDER / f"cpu{cpu}" / "topology"
     siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
     shared = {cache.level: cache.cpus for cache in caches if cache.kind != "Instruction"}
     capacity = read_number(root / CPU_FOLDER / f"cpu{cpu}" / "cpu_capacity")
-    return Place(
+    return CpuLocation(
         socket=read_number(topology / "physical_package_id") or 0,
         die=read_number(topology / "die_id"),
         siblings=parse_cpu_list(siblings),

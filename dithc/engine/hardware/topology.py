@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dithc.engine.hardware.machine import Cluster, Core, Node
+from dithc.engine.hardware.machine import Core, NumaNode, SimulatedCluster
 
 # On this processor a ring places two core memory groups nearer to each other than to the other two, but all are one die.
 ONE_DIE_PER_SOCKET = ("Arm implementer 0x46 part 0x001",)
@@ -12,7 +12,7 @@ WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reporte
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CpuLocation:
     """Location of a logical CPU; None if the kernel does not report a key.
 
     The die is numbered inside its package. `siblings`, `l3`, `l2` and `neighbours` are the logical CPUs of its core, of its
@@ -34,18 +34,18 @@ class Topology:
     """Cores and core clusters in order, and the rules of the grouping."""
 
     cores: tuple[Core, ...]
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[SimulatedCluster, ...]
     num_dies: int
     cluster_rule: str
     die_rule: str
     slower_cores: tuple[int, ...]
 
 
-def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str = "") -> Topology:
+def group(places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], *, model_name: str = "") -> Topology:
     """Number the dies, core clusters and cores of the online CPUs by the rules in the package docstring."""
     die_of, die_rule = _dies(places, nodes, model_name)
     cores: list[Core] = []
-    clusters: list[Cluster] = []
+    clusters: list[SimulatedCluster] = []
     rules: list[str] = []
     for die_index, die in enumerate(sorted(set(die_of.values()))):
         members = {cpu: place for cpu, place in places.items() if die_of[cpu] == die}
@@ -58,7 +58,7 @@ def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str
                 where = {"cluster": len(clusters), "die": die_index, "socket": place.socket}
                 cores.append(Core(index=len(cores), cpus=siblings, node=place.node, **where))
             indices, node = tuple(range(first_core, len(cores))), members[cpus[0]].node
-            clusters.append(Cluster(index=len(clusters), die=die_index, node=node, cores=indices))
+            clusters.append(SimulatedCluster(index=len(clusters), die=die_index, node=node, cores=indices))
     return Topology(
         cores=tuple(cores),
         clusters=tuple(clusters),
@@ -70,7 +70,7 @@ def group(places: Mapping[int, Place], nodes: Sequence[Node], *, model_name: str
 
 
 def _dies(
-    places: Mapping[int, Place], nodes: Sequence[Node], model_name: str
+    places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], model_name: str
 ) -> tuple[dict[int, tuple[int, int]], str]:
     """Return (socket, die within it) of each CPU, and the rule.
 
@@ -95,7 +95,7 @@ def _dies(
     )
 
 
-def _dies_by_distance(places: Mapping[int, Place], nodes: Sequence[Node]) -> dict[int, int]:
+def _dies_by_distance(places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode]) -> dict[int, int]:
     """Return each NUMA node's die within its socket; empty unless distances split each socket into equal groups."""
     if any(place.node is None for place in places.values()):
         return {}
@@ -118,7 +118,7 @@ def _dies_by_distance(places: Mapping[int, Place], nodes: Sequence[Node]) -> dic
     return found
 
 
-def _clusters_of_die(members: Mapping[int, Place]) -> tuple[list[tuple[int, ...]], str]:
+def _clusters_of_die(members: Mapping[int, CpuLocation]) -> tuple[list[tuple[int, ...]], str]:
     nodes = {place.node for place in members.values()}
     if len(nodes) > 1 and None not in nodes:
         return _split({cpu: (place.node or 0,) for cpu, place in members.items()}), "one per NUMA node"

@@ -4,7 +4,7 @@ Purpose: almost all time of a training step is spent in these operators. Faster 
 
 Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `fused` contains the MLP and the
 complete block as one autograd node each, `vector` the memory-bound operators, `optimizer` the norm, the update and the
-gradient buffer. `use` selects a back end, and `describe` lists the kernels in use with reasons. `patch` and `unpatch`
+gradient buffer. `use` selects a back end, and `describe_kernels` lists the kernels in use with reasons. `patch` and `unpatch`
 serve models of other libraries.
 
 Invariants:
@@ -21,8 +21,8 @@ kernels, an `OpSpec`, and an entry in `gradients.OF`.
 """
 
 from dithc.engine.hcops import optimizer, vector
-from dithc.engine.hcops.backend import describe, use
+from dithc.engine.hcops.backend import describe_kernels, use
 from dithc.engine.hcops.matrix_ops import attention, linear
 from dithc.engine.hcops.patching import patch, unpatch
 
-__all__ = ["attention", "describe", "linear", "optimizer", "patch", "unpatch", "use", "vector"]
+__all__ = ["attention", "describe_kernels", "linear", "optimizer", "patch", "unpatch", "use", "vector"]

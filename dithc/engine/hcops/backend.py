@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Any
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
-from dithc.engine.hcops.kernel_registry import Choice, choose, default, obstacle, raw_of
+from dithc.engine.hcops.kernel_registry import KernelChoice, choose, default, obstacle, raw_of
 from dithc.engine.hcops.tuning import summary
 from dithc.engine.native import ISA_VARIABLE
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 _first, _reason = default()
-_active: dict[str, Choice] = choose(_first, because=_reason)
+_active: dict[str, KernelChoice] = choose(_first, because=_reason)
 _raw: dict[str, Callable[..., Any]] = {}  # cache of the active choice
 _said: set[tuple[str, str]] = set()
 _said_default: list[bool] = []  # not empty after the default was logged or a back end was selected
@@ -43,11 +43,13 @@ class use:  # lower case because call sites use it like a function
         chosen = choose(backend)
         if unknown := sorted(set(ops or ()) - set(chosen)):
             expected = f"some of {', '.join(chosen)}"
-            raise problem("operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names")
+            raise user_error(
+                "operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names"
+            )
         chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
         if why := obstacle(backend):
             fix = "select another back end, or remove the reported cause"
-            raise problem(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
+            raise user_error(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
         self._previous = dict(_active)
         _activate(chosen)
         _said_default.append(True)
@@ -60,12 +62,12 @@ class use:  # lower case because call sites use it like a function
         _activate(self._previous)
 
 
-def _activate(choices: dict[str, Choice]) -> None:
+def _activate(choices: dict[str, KernelChoice]) -> None:
     _active.update(choices)
     _raw.clear()
 
 
-def describe() -> list[dict[str, str]]:
+def describe_kernels() -> list[dict[str, str]]:
     """Return a row with `op`, `backend`, `kernel` and `why` for each operator.
 
     The reference serves inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
@@ -92,16 +94,16 @@ def say_default() -> None:
         level("operators served by back end %s by default: %s", _first, _reason)
 
 
-def _why(choice: Choice) -> str:
+def _why(choice: KernelChoice) -> str:
     if choice.backend != "c":
         return choice.why
     origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
-    isa = f"{native.isa()}, {origin}" if choice.spec.parts else None
+    isa = f"{native.instruction_set()}, {origin}" if choice.spec.parts else None
     tuned = summary() if choice.spec.name == "linear" else None
     return "; ".join(filter(None, (choice.why, isa, tuned)))
 
 
-def _kernel(choice: Choice) -> str:
+def _kernel(choice: KernelChoice) -> str:
     spec = choice.spec
     if choice.backend != "c":
         return f"{choice.backend} {spec.name}"

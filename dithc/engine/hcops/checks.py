@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 # Numbers of hc_dtype in kernels/include/hcops.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -48,7 +48,7 @@ def fp32(op: str, name: str, tensor: Tensor) -> int:
 def typed(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """Return the address of a contiguous CPU tensor of type `dtype`; raise UserError for any other."""
     if tensor.dtype is not dtype:
-        raise problem(_where(op, name), got=tensor.dtype, expected=dtype, fix="convert it with .to()")
+        raise user_error(_where(op, name), got=tensor.dtype, expected=dtype, fix="convert it with .to()")
     return array(op, name, tensor)[0]
 
 
@@ -68,7 +68,7 @@ def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tup
 def served_type(op: str, dtype: torch.dtype) -> None:
     """Raise UserError if no kernel computes in `dtype`."""
     if dtype not in TYPES:
-        raise problem(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
+        raise user_error(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
 
 
 def heads_of(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
@@ -78,7 +78,7 @@ def heads_of(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
         raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
     if num_heads < 1 or (three // 3) % num_heads:
         fix = "choose a number of heads that divides the width"
-        raise problem(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", fix=fix)
+        raise user_error(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", fix=fix)
     return n, t, three // 3, three // (3 * num_heads)
 
 
@@ -89,15 +89,15 @@ def rotation_of(op: str, qkv: Tensor, num_heads: int, *constants: Tensor | None)
     cos, sin, query_weight, key_weight = constants
     for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
         if (pair[0] is None) != (pair[1] is None):
-            raise problem(_where(op, names), got="one of them", expected="both, or neither", fix="give both")
+            raise user_error(_where(op, names), got="one of them", expected="both, or neither", fix="give both")
     if cos is not None and width % 2:
         fix = "choose a number of heads that leaves each an even width"
-        raise problem(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", fix=fix)
+        raise user_error(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", fix=fix)
     for name, table in (("cos", cos), ("sin", sin)):
         if table is not None:
             shape_of(op, name, table, (tokens, width // 2))
             if table.dtype is not torch.float32:
-                raise problem(_where(op, name), got=table.dtype, expected=torch.float32, fix="convert it with .to()")
+                raise user_error(_where(op, name), got=table.dtype, expected=torch.float32, fix="convert it with .to()")
     for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
         if weight is not None:
             shape_of(op, name, weight, (width,))
@@ -145,13 +145,13 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
         raise wrong_shape(op, name, tensor, expected=dimensions)
     fix = f"correct it; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
-        raise problem(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
+        raise user_error(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
     sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
     if p < 1 or any(size % unit for size in sizes):
         expected = "a divisor of height and width" if rows is None else "p * p a divisor of C * p * p"
-        raise problem(_where(op, "p"), got=p, expected=expected, fix=fix)
+        raise user_error(_where(op, "p"), got=p, expected=expected, fix=fix)
     if rows is not None and (rows < 1 or tensor.shape[1] % rows):
-        raise problem(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", fix=fix)
+        raise user_error(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", fix=fix)
 
 
 def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
@@ -171,7 +171,7 @@ def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> N
 def wrong_shape(op: str, name: str, tensor: Tensor, *, expected: object) -> Exception:
     """Return the error about a shape, which the caller raises."""
     fix = f"correct {name}; the docstring of {op} lists the shapes"
-    return problem(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
+    return user_error(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
 
 
 def _where(op: str, name: str) -> str:
@@ -182,11 +182,15 @@ def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") ->
     where = _where(op, name)
     if tensor.dtype not in TYPES:
         fix = "convert it, or choose the back end with hcops.use('reference')"
-        return problem(where, got=tensor.dtype, expected=EXPECTED_TYPES, fix=fix)
+        return user_error(where, got=tensor.dtype, expected=EXPECTED_TYPES, fix=fix)
     if not tensor.is_cpu:
-        return problem(where, got=f"a tensor on {tensor.device}", expected="a tensor on the CPU", fix="move it there")
+        return user_error(
+            where, got=f"a tensor on {tensor.device}", expected="a tensor on the CPU", fix="move it there"
+        )
     if tensor.data_ptr() % tensor.itemsize:
         got = f"memory at {tensor.data_ptr():#x}"
-        return problem(where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", fix="copy it with .clone()")
+        return user_error(
+            where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", fix="copy it with .clone()"
+        )
     got = f"strides {tensor.stride()} of shape {tuple(tensor.shape)}"
-    return problem(where, got=got, expected=layout, fix="copy it with .contiguous()")
+    return user_error(where, got=got, expected=layout, fix="copy it with .contiguous()")

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hcops.backend import backend_of, say_once
 from dithc.engine.hcops.checks import TYPES, array
 from dithc.engine.hcops.kernel_registry import FALLBACK
@@ -33,7 +33,7 @@ def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
     for name, weight in weights.items():
         if weight is not None and weight.dtype is not x.dtype:
             fix = "convert one of them, or use torch.autocast('cpu', dtype=torch.bfloat16)"
-            raise problem(f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", fix=fix)
+            raise user_error(f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", fix=fix)
     return x.dtype
 
 
@@ -55,7 +55,7 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
             continue
         if not isinstance(tensor, Tensor):
             got, fix = type(tensor).__name__, "convert it with torch.as_tensor()"
-            raise problem(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", fix=fix)
+            raise user_error(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", fix=fix)
         if tensor.dtype not in TYPES:
             if not tensor.is_floating_point():
                 array(op, name, tensor)  # raises the error with the complete message
@@ -66,7 +66,7 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
             expected = f"a tensor {'without' if on_meta else 'with'} memory, as the arguments before it"
             fix = "move all arguments to one device"
             where = f"operator {op}, argument {name}"
-            raise problem(where, got=f"a tensor on {tensor.device}", expected=expected, fix=fix)
+            raise user_error(where, got=f"a tensor on {tensor.device}", expected=expected, fix=fix)
         on_meta = tensor.is_meta
         if tensor.layout is not torch.strided:
             return f"inputs of layout {tensor.layout}"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from dithc.engine.hcops import reference
-from dithc.engine.hcops.autograd import OPERATORS, abandon, gradients, traced
+from dithc.engine.hcops.autograd import OPERATORS, gradients, restore_grad, traced
 from dithc.engine.hcops.backend import backend_of, raw, say_default
 from dithc.engine.hcops.c import sequence
 from dithc.engine.hcops.dispatch import compute_type, dense, obstacle, reference_serves, rows_dense
@@ -83,7 +83,7 @@ class BlockWeights(NamedTuple):
         return self[: 2 * NUM_LAYERS : 2]  # type: ignore[return-value]
 
 
-class LastWeights(NamedTuple):
+class FinalLayerWeights(NamedTuple):
     """Parameters of the final layer: its modulation, and the projection from the width to patches."""
 
     modulation: Tensor  # (2D, D)
@@ -92,7 +92,7 @@ class LastWeights(NamedTuple):
     out_bias: Tensor
 
 
-class Kind(NamedTuple):
+class BlockVariant(NamedTuple):
     """Settings of a block: RMSNorm, SwiGLU, and cos and sin (T, K / 2) fp32 for rotation or None."""
 
     num_heads: int
@@ -117,7 +117,7 @@ def in_one_library() -> bool:
     return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
 
 
-def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> bool:
+def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights) -> bool:
     """Return whether `block` or `last` accepts these inputs, of which all or none require a gradient."""
     if part.across is not None and not part.across.in_sequence:
         return False
@@ -142,7 +142,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | LastWeights) -> b
     return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
 
 
-def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
+def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: BlockVariant) -> Tensor:
     """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2) that `block_serves` has accepted.
 
     The bits equal the single operators'. Weights with an attribute `flat_grad` receive their gradients there. x is
@@ -161,13 +161,13 @@ def type_of_products(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
-def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: Kind) -> Tensor:
+def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: BlockVariant) -> Tensor:
     """Apply `block` without gradients, from its modulation (N, 6D) in the type of the products instead of c."""
     out: Tensor = _forward(x, None, weights, kind, modulation.dtype, keep=False, modulation=modulation)[0]
     return out
 
 
-def last(x: Tensor, active: Tensor, weights: LastWeights, kind: Kind) -> Tensor:
+def last(x: Tensor, active: Tensor, weights: FinalLayerWeights, kind: BlockVariant) -> Tensor:
     """Apply the accepted final layer (Peebles & Xie 2023, figure 3) without gradients; `active` (N, D) is SiLU of c."""
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
@@ -222,14 +222,14 @@ class _Layers:
         """Restore every `.grad` tensor after a failure. Values that completed products added remain."""
         for number, held in self._held.items():
             if self._ctx.parameters[number] is not None:
-                abandon(self._ctx.parameters[number], held)
+                restore_grad(self._ctx.parameters[number], held)
 
 
 def _forward(
     x: Tensor,
     c: Tensor | None,
     weights: BlockWeights,
-    kind: Kind,
+    kind: BlockVariant,
     dtype: torch.dtype,
     *,
     keep: bool,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.spec import SPECS, OpSpec
@@ -21,23 +21,23 @@ FAST = ("c", "numba")
 """Back ends in order of preference."""
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     spec: OpSpec
     backend: str
     why: str
 
 
-def choose(backend: str, *, because: str | None = None) -> dict[str, Choice]:
+def choose(backend: str, *, because: str | None = None) -> dict[str, KernelChoice]:
     """Return the choice of `backend` for every operator; raise UserError for an unknown back end."""
     if backend not in (FALLBACK, *FAST):
         known, fix = " or ".join((FALLBACK, *FAST)), "name one of these in hcops.use(...) or in the configuration"
-        raise problem("unknown back end of the operators", got=repr(backend), expected=known, fix=fix)
-    return {spec.name: Choice(spec, backend, because or f"requested back end {backend}") for spec in SPECS}
+        raise user_error("unknown back end of the operators", got=repr(backend), expected=known, fix=fix)
+    return {spec.name: KernelChoice(spec, backend, because or f"requested back end {backend}") for spec in SPECS}
 
 
 def obstacle(backend: str) -> str | None:
     if backend == "c" and native.library() is None:
-        return native.load().reason
+        return native.load_library().reason
     if backend == "numba" and find_spec("numba") is None:
         return "Numba is not installed"
     return None
@@ -62,7 +62,7 @@ def raw_of(backend: str, name: str) -> Callable[..., Any]:
         if callable(found := getattr(module, name, None)):
             return found  # type: ignore[no-any-return]
     fix = "choose a back end that has it with hcops.use(...)"
-    raise problem(f"raw kernel {name}", got=f"back end {backend}", expected="a back end that has it", fix=fix)
+    raise user_error(f"raw kernel {name}", got=f"back end {backend}", expected="a back end that has it", fix=fix)
 
 
 def _mlp_forward(backend: str, x: Tensor, *inputs: Any, keep: bool = True) -> tuple[Tensor | None, ...]:

@@ -6,7 +6,7 @@ Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output 
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS
 from dithc.engine.hcops.checks import heads_of
@@ -44,7 +44,7 @@ def linear(
     if gate is not None or residual is not None:
         got = f"gelu={gelu}, gate {'given' if gate is not None else 'missing'}"
         fix = "give gate and residual together, and without gelu"
-        raise problem("operator linear, arguments gelu, gate, residual", got=got, expected="one end", fix=fix)
+        raise user_error("operator linear, arguments gelu, gate, residual", got=got, expected="one end", fix=fix)
     op = "linear_gelu" if gelu else "linear"
     if reference_serves(op, x=x, weight=weight, bias=bias):
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hcops import reference, vector
-from dithc.engine.hcops.autograd import flat_gradients, forget_gradients, give_place, storage_users
+from dithc.engine.hcops.autograd import assign_grad_view, flat_gradients, storage_use_count, zero_grad
 from dithc.engine.hcops.backend import backend_of, raw, say_once
 from dithc.engine.hcops.checks import AdamwTensors
 from dithc.engine.hcops.kernel_registry import FALLBACK
@@ -19,12 +19,12 @@ from dithc.engine.native import AdamwSettings
 
 __all__ = [
     "adamw",
+    "assign_grad_view",
     "flat_gradients",
-    "forget_gradients",
-    "give_place",
     "orthogonalise",
-    "storage_users",
+    "storage_use_count",
     "sum_of_squares",
+    "zero_grad",
 ]
 
 # Coefficients of Jordan et al. 2024 (Muon). The map x -> a x + b x^3 + c x^5 is steep at 0. It maps (0, 1] to a band
@@ -65,7 +65,7 @@ def adamw(
     the first update, and `gradient_scale` multiplies each gradient. UserError: a step below 1, or unequal lists.
     """
     if step < 1:
-        raise problem("operator adamw, argument step", got=step, expected="1 or more", fix="count updates from 1")
+        raise user_error("operator adamw, argument step", got=step, expected="1 or more", fix="count updates from 1")
     everything = [*weights, *gradients, *first, *second, *(averages or ())]
     by_torch = _reference_serves("adamw", everything)
     kernel = reference.adamw_forward if by_torch else raw("adamw_forward")

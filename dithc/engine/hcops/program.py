@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dithc.engine.hcops import fused, sharded_ops
 from dithc.engine.hcops.backend import raw, say_default
-from dithc.engine.hcops.c import Packs, program, version_of
+from dithc.engine.hcops.c import PackedWeights, program, tensor_version
 from dithc.engine.hcops.token_shard import part
 
-__all__ = ["Packs", "Program", "version_of"]
+__all__ = ["PackedWeights", "Program", "tensor_version"]
 
 
 class Program:
@@ -26,13 +26,13 @@ class Program:
     def __init__(
         self,
         weights: Sequence[fused.BlockWeights],
-        kinds: Sequence[fused.Kind],
+        kinds: Sequence[fused.BlockVariant],
         x: Tensor,
         c: Tensor,
         *,
-        packs: Packs,
+        packs: PackedWeights,
         memory: list[Tensor],
-        last: fused.LastWeights | None = None,
+        last: fused.FinalLayerWeights | None = None,
     ) -> None:
         """Record the pass without running it; `fused.block_serves` has accepted all weights for inputs like x and c.
 

@@ -1,6 +1,6 @@
 """Partition of images across processes: the state that operators read if tokens or rows are elsewhere.
 
-Within `part_of`, attention obtains the missing keys and values through `Across`, and products sum in the order of the
+Within `part_of`, attention obtains the missing keys and values through `ShardedAttention`, and products sum in the order of the
 complete image, so that a part has the same bits as in the complete image.
 
 Legend: N batch, t tokens of the part, D width.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Across(Protocol):
+class ShardedAttention(Protocol):
     """Attention of the tokens of this process over the tokens of all processes.
 
     Recorded kernels contain the addresses of memory slots. They must run at the `turn` at which they were recorded, and
@@ -44,18 +44,18 @@ class Across(Protocol):
         """Return the process that did not arrive in time, or None."""
 
 
-class Part:
+class TokenShard:
     """Partition that the operators of this process use; `tokens` of a complete image are 0 without a split."""
 
     tokens: int = 0
-    across: Across | None = None
+    across: ShardedAttention | None = None
 
 
-part = Part()
+part = TokenShard()
 
 
 @contextmanager
-def part_of(tokens: int, across: Across | None = None) -> Iterator[None]:
+def part_of(tokens: int, across: ShardedAttention | None = None) -> Iterator[None]:
     """Treat streams (N, t, D) within a `with` block as parts of images of `tokens` tokens. No gradients.
 
     A row of a product of conditions (N, D) then has the same bits for any N. This holds for the C kernels, which use

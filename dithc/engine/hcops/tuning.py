@@ -1,6 +1,6 @@
 """Tuned choice for each matrix product of `linear`, found by a search on this machine and stored in a file.
 
-A file is valid for one `Key`. Without a file every product uses the kernels' own rule, which blocks by cache sizes. A
+A file is valid for one `TuningKey`. Without a file every product uses the kernels' own rule, which blocks by cache sizes. A
 choice changes the order of the sum over k, so results of two tunings differ in rounding.
 
 The search measures the plain product, which is never slower than by the rule at the tuned shapes. Products with a GELU
@@ -24,12 +24,12 @@ import torch
 
 from dithc.core import caches as places
 from dithc.core.artifacts import atomic_write
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.native import contexts
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 FORMAT = 1
 FOLDER_VARIABLE = "DITHC_TUNING"
@@ -60,7 +60,7 @@ class Blocking(NamedTuple):
 Choice = Blocking | Literal["torch"]
 
 
-class Product(NamedTuple):
+class GemmShape(NamedTuple):
     """Product C (m, n) = A (m, k) B (k, n) of a linear layer, and the type of its operands."""
 
     m: int
@@ -71,7 +71,7 @@ class Product(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Key:
+class TuningKey:
     """Validity of a tuning.
 
     Attributes:
@@ -98,7 +98,7 @@ class Key:
         return f"{cpu}-{self.isa}-{self.threads}-{digest}.json"
 
 
-class Result(NamedTuple):
+class TuningResult(NamedTuple):
     """Result of the search for a product; the choice None is the kernels' own rule.
 
     Ratios are medians over the rounds of the time of the choice, and of torch's product, divided by the default's.
@@ -114,7 +114,7 @@ def choice(m: int, n: int, k: int, layout: Layout, dtype: Dtype) -> Choice | Non
     """Return the tuned choice for a product: a blocking, "torch" for torch's product, or None for the kernels' rule."""
     if _trials:
         return _trials[-1]
-    return _choices(torch.get_num_threads()).get(Product(m, n, k, layout, dtype))
+    return _choices(torch.get_num_threads()).get(GemmShape(m, n, k, layout, dtype))
 
 
 def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
@@ -123,7 +123,7 @@ def torch_may_serve(layout: Layout, dtype: Dtype) -> bool:
 
 
 @contextmanager
-def trying(candidate: Choice | None) -> Iterator[None]:
+def use_blocking(candidate: Choice | None) -> Iterator[None]:
     """Use `candidate` for every product within a `with` block, as the search does."""
     _trials.append(candidate)
     try:
@@ -147,23 +147,23 @@ def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T 
     return min(clear, key=lambda name: middle[name], default=None)
 
 
-def this_machine() -> Key:
+def this_machine() -> TuningKey:
     """Return the key of the tuning that this process would use."""
-    machine, library, threads = discover(), native.library(), torch.get_num_threads()
+    machine, library, threads = discover_machine(), native.library(), torch.get_num_threads()
     caches = [(c.level, c.kind, c.size_bytes, c.cpus_per_cache) for c in machine.caches if c.kind != "Instruction"]
-    return Key(
+    return TuningKey(
         cpu=machine.model_name,
         caches=tuple(sorted(caches)),
         cores=len(machine.visible_cores),
         threads=threads,  # equal to the threads of the kernels' team
         clusters=contexts.num_clusters(threads),
-        isa=native.isa(),
+        isa=native.instruction_set(),
         dithc=version("dithc"),
         abi=0 if library is None else library.hc_version(),
     )
 
 
-def path_of(key: Key) -> Path | None:
+def path_of(key: TuningKey) -> Path | None:
     """Return the file of the tuning of `key`, or None if DITHC_TUNING turns tuning off or no cache is writable."""
     wanted = os.environ.get(FOLDER_VARIABLE, "")
     if wanted == OFF:
@@ -184,7 +184,7 @@ def summary() -> str | None:
     )
 
 
-def load(path: Path, key: Key) -> dict[Product, Result]:
+def load(path: Path, key: TuningKey) -> dict[GemmShape, TuningResult]:
     """Read a tuning. If the file is damaged or belongs to another machine, warn and return an empty tuning."""
     try:
         content, wanted = json.loads(path.read_text()), json.loads(json.dumps(asdict(key)))
@@ -199,7 +199,11 @@ def load(path: Path, key: Key) -> dict[Product, Result]:
 
 
 def save(
-    path: Path, key: Key, results: Mapping[Product, Result], *, write: Callable[[Path, str], None] = atomic_write
+    path: Path,
+    key: TuningKey,
+    results: Mapping[GemmShape, TuningResult],
+    *,
+    write: Callable[[Path, str], None] = atomic_write,
 ) -> None:
     """Add results to a tuning file. The operators of this process then use them."""
     held = load(path, key) if path.exists() else {}
@@ -209,7 +213,7 @@ def save(
 
 
 @cache
-def _choices(num_threads: int) -> dict[Product, Choice | None]:
+def _choices(num_threads: int) -> dict[GemmShape, Choice | None]:
     """Return the choices for this machine and number of threads, read at the first product. None is the kernels' rule."""
     key = this_machine()
     assert key.threads == num_threads
@@ -221,18 +225,18 @@ def _choices(num_threads: int) -> dict[Product, Choice | None]:
     return choices
 
 
-def _row(product: Product, result: Result) -> dict[str, Any]:
+def _row(product: GemmShape, result: TuningResult) -> dict[str, Any]:
     chosen = result.choice._asdict() if isinstance(result.choice, Blocking) else result.choice
     return {**product._asdict(), **result._asdict(), "choice": chosen}
 
 
-def _product(row: Mapping[str, Any]) -> Product:
+def _product(row: Mapping[str, Any]) -> GemmShape:
     if row["layout"] not in get_args(Layout) or row["dtype"] not in get_args(Dtype):
         raise ValueError(f"product {row['layout']} {row['dtype']} is unknown")
-    return Product(_number(row["m"]), _number(row["n"]), _number(row["k"]), row["layout"], row["dtype"])
+    return GemmShape(_number(row["m"]), _number(row["n"]), _number(row["k"]), row["layout"], row["dtype"])
 
 
-def _result(row: Mapping[str, Any], *, threads: int) -> Result:
+def _result(row: Mapping[str, Any], *, threads: int) -> TuningResult:
     chosen = row["choice"]
     if isinstance(chosen, dict):
         chosen = Blocking(**{name: _number(value) for name, value in chosen.items()})
@@ -244,7 +248,7 @@ def _result(row: Mapping[str, Any], *, threads: int) -> Result:
         raise ValueError(f"choice {chosen!r} is unknown")
     elif chosen == "torch" and not torch_may_serve(row["layout"], row["dtype"]):
         raise ValueError(f"torch rounds the product {row['layout']} {row['dtype']}, so it cannot serve it")
-    return Result(chosen, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))
+    return TuningResult(chosen, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))
 
 
 def _number(value: Any) -> int:

@@ -1,9 +1,9 @@
 """Memory of tensors: pools of pre-faulted huge pages, and budgeted tiers.
 
 Purpose: page faults cost more than many operators, and large training steps must control the location of each tensor.
-Contents: `Pool` reuses huge pages under an optional hard budget. `hot_pool` serves operator outputs, and `use_pool`
-replaces it. `Tiers` are the memory levels, fastest first, each a `Tier` that overflows into the next. `specs_of`
-derives them from machine and settings. `Copies` copies between tiers in the background.
+Contents: `Pool` reuses huge pages under an optional hard budget. `output_pool` serves operator outputs, and `set_output_pool`
+replaces it. `Tiers` are the memory levels, fastest first, each a `Tier` that overflows into the next. `tier_specs`
+derives them from machine and settings. `CopyEngine` copies between tiers in the background.
 Invariants: a pool tensor is an ordinary torch tensor, uninitialized, and outlives its pool. A tier never exceeds its
 budget, used and idle. Exhaustion is a counted spill, and a MemoryError after the last tier. Without a budget, memory
 stays near its peak use.
@@ -11,9 +11,9 @@ Extending: another type of tier is a `TierKind` with a rule in `tier_specs.py` a
 `kernels/memory/pool.c`. It has no size classes: blocks are cut to the byte and merged.
 """
 
-from dithc.engine.memory.copy_engine import Copies
-from dithc.engine.memory.pool import Pool, hot_pool, use_pool
-from dithc.engine.memory.tier_specs import TierSpec, specs_of
+from dithc.engine.memory.copy_engine import CopyEngine
+from dithc.engine.memory.pool import Pool, output_pool, set_output_pool
+from dithc.engine.memory.tier_specs import TierSpec, tier_specs
 from dithc.engine.memory.tiers import Tier, Tiers
 
-__all__ = ["Copies", "Pool", "Tier", "TierSpec", "Tiers", "hot_pool", "specs_of", "use_pool"]
+__all__ = ["CopyEngine", "Pool", "Tier", "TierSpec", "Tiers", "output_pool", "set_output_pool", "tier_specs"]

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import torch
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.memory.pool import SMALLEST_BYTES, Held, Pool
+from dithc.engine.memory.pool import SMALLEST_BYTES, Pool, PoolHandle
 from dithc.engine.native import loading
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class _Mode(threading.local):
     """Pool of this thread's mode (None: off), and references that keep its memory alive after a close."""
 
     pool: Pool | None = None
-    held: Held | None = None
+    held: PoolHandle | None = None
 
 
 _mode = _Mode()
@@ -67,14 +67,14 @@ def leave(before: Pool | None = None) -> None:
         enter(before)
 
 
-def load() -> loading.Loading:
+def load() -> loading.LibraryLoad:
     """Load the extension once and install it before torch's allocator; log if it is missing."""
     with _installation:
         return _load()
 
 
 @cache
-def _load() -> loading.Loading:
+def _load() -> loading.LibraryLoad:
     version = base_version(torch.__version__)
     opened = open_extension(path_of(version), version=version)
     if opened.library is None:
@@ -93,24 +93,24 @@ def path_of(version: str) -> Path:
     return Path(__file__).parent / f"_torch_allocator_{version.replace('.', '_')}.so"
 
 
-def open_extension(path: Path, *, version: str) -> loading.Loading:
+def open_extension(path: Path, *, version: str) -> loading.LibraryLoad:
     """Load an extension for this torch version, and install it before torch's allocator."""
     kernels = native.library()
     if kernels is None:
-        return loading.Loading(None, "memory pools require the C kernels")
+        return loading.LibraryLoad(None, "memory pools require the C kernels")
     if cause := loading.fault(path):
-        return loading.Loading(None, f"{cause}; reinstall with --no-build-isolation next to torch {version}")
+        return loading.LibraryLoad(None, f"{cause}; reinstall with --no-build-isolation next to torch {version}")
     try:
         library = ctypes.CDLL(str(path))
         _declare(library)
     except (OSError, AttributeError) as error:
-        return loading.Loading(None, f"{path} cannot be loaded: {error}; reinstall with --no-build-isolation")
+        return loading.LibraryLoad(None, f"{path} cannot be loaded: {error}; reinstall with --no-build-isolation")
     built_for = library.dithc_allocator_torch().decode()
     if built_for != version:
-        return loading.Loading(None, f"{path} is for torch {built_for}, this is {version}; reinstall")
+        return loading.LibraryLoad(None, f"{path} is for torch {built_for}, this is {version}; reinstall")
     if library.dithc_allocator_install(ctypes.cast(kernels.hc_pool_tensor, ctypes.c_void_p), SMALLEST_BYTES) != 0:
-        return loading.Loading(None, "another library has installed an allocator of higher priority in torch")
-    return loading.Loading(library, str(path))
+        return loading.LibraryLoad(None, "another library has installed an allocator of higher priority in torch")
+    return loading.LibraryLoad(library, str(path))
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -1,4 +1,4 @@
-"""Copy rates of the streams of `Copies` into and out of a tier, measured once per process and location."""
+"""Copy rates of the streams of `CopyEngine` into and out of a tier, measured once per process and location."""
 
 import os
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.memory.copy_engine import Copies
+from dithc.engine.memory.copy_engine import CopyEngine
 from dithc.engine.memory.pool import Pool
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Larger than any core's share of the last-level cache; 16 ms at 1 GB/s.
 PROBE_BYTES = 16 << 20
@@ -73,7 +73,7 @@ def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
 
 def _stream_seconds(target: torch.Tensor, source: torch.Tensor) -> list[float]:
     """Return the seconds of each copy without help."""
-    copies, seconds = Copies(), []
+    copies, seconds = CopyEngine(), []
     for _ in range(ROUNDS):
         before = copies.counters().busy_seconds["load"]
         ticket = copies.submit(target, source, stream="load")

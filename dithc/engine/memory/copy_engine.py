@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.native import signatures
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Stream = Literal["load", "offload"]
 STREAMS: tuple[Stream, ...] = ("load", "offload")  # numbers of hc_copy_stream
@@ -34,15 +34,15 @@ LONGEST_END_NANOSECONDS = 10 * NANOSECONDS
 _never_freed: list[object] = []
 
 
-class Mapped(Protocol):
+class MappedTier(Protocol):
     """Tier interface required by copies."""
 
     def mapping(self) -> tuple[int, int, int] | None:
         """Return address, bytes and descriptor of a file's mapping; None for memory."""
 
 
-class Ticket:
-    """A submitted copy, for `Copies.is_done` and `Copies.wait`."""
+class CopyHandle:
+    """A submitted copy, for `CopyEngine.is_done` and `CopyEngine.wait`."""
 
     __slots__ = ("__weakref__", "_state", "num_bytes", "stream")
 
@@ -65,12 +65,12 @@ class CopyCounters:
     failed: int  # failed or canceled copies
 
 
-class Copies:
+class CopyEngine:
     """Copy engine with two streams, usable from any thread; raises RuntimeError after `close` and in a forked child."""
 
     def __init__(
         self,
-        tiers: Iterable[Mapped] | None = None,
+        tiers: Iterable[MappedTier] | None = None,
         *,
         load_core: int | None = None,
         offload_core: int | None = None,
@@ -90,7 +90,7 @@ class Copies:
         # also runs before the interpreter exits and frees the memory
         self._end = weakref.finalize(self, self._engine.close)
 
-    def submit(self, target: Tensor, source: Tensor, *, stream: Stream) -> Ticket:
+    def submit(self, target: Tensor, source: Tensor, *, stream: Stream) -> CopyHandle:
         """Queue a copy between contiguous CPU tensors of one dtype and size, and return immediately.
 
         Both tensors are kept until `retire`, `wait` or `drain`.
@@ -100,7 +100,7 @@ class Copies:
             RuntimeError: the engine is closed, or belongs to another process.
         """
         request = self._request(target, source)
-        ticket = Ticket(target.nbytes, stream)
+        ticket = CopyHandle(target.nbytes, stream)
         self._engine.kept[ticket] = (target, source)
         try:
             self._engine.call("submit", ctypes.byref(request), STREAMS.index(stream), 0, ctypes.byref(ticket._state))
@@ -109,11 +109,11 @@ class Copies:
             raise
         return ticket
 
-    def is_done(self, ticket: Ticket) -> bool:
+    def is_done(self, ticket: CopyHandle) -> bool:
         """Return whether a copy has completed or failed."""
         return self._engine.state(ticket) != PENDING
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: CopyHandle) -> None:
         """Wait for a copy, with top priority and help of the compute team.
 
         Raises:
@@ -185,13 +185,13 @@ class _Engine:
     """An hc_copies handle and the tensors in use, freed with the last reference."""
 
     def __init__(self, *, cores: tuple[int | None, int | None]) -> None:
-        self.kept: dict[Ticket, tuple[Tensor, Tensor]] = {}
+        self.kept: dict[CopyHandle, tuple[Tensor, Tensor]] = {}
         self._process = os.getpid()
         self._is_closed = self._has_ended = False
         self._library: Any = native.library()
         if self._library is None:
-            raise problem(
-                "copies between memory tiers", got=f"no C kernels: {native.load().reason}", expected="the C library",
+            raise user_error(
+                "copies between memory tiers", got=f"no C kernels: {native.load_library().reason}", expected="the C library",
                 fix="reinstall the package, or train without memory tiers",
             )  # fmt: skip
         self._handle = self._start(_cpus(cores))
@@ -204,7 +204,7 @@ class _Engine:
         status: int = getattr(self._library, f"hc_copies_{name}")(self._handle, *arguments)
         return status
 
-    def state(self, ticket: Ticket) -> int:
+    def state(self, ticket: CopyHandle) -> int:
         """Return PENDING, 0 (target is valid) or an errno."""
         self._check_process()
         state: int = self._library.hc_copies_state(ctypes.byref(ticket._state))
@@ -243,7 +243,7 @@ class _Engine:
             else:
                 log.info("copies: one thread each for %s, on CPUs %s (-1: any)", " and ".join(STREAMS), places)
                 return handle
-        raise problem(
+        raise user_error(
             "copies between memory tiers", got="no threads, see the warnings", expected="two threads for copies",
             fix="raise the limit of processes (ulimit -u), or train without memory tiers",
         )  # fmt: skip
@@ -251,13 +251,13 @@ class _Engine:
 
 def _cpus(cores: tuple[int | None, int | None]) -> tuple[int, int]:
     """Return the first usable CPU of each core; -1 without a core."""
-    machine = discover()
+    machine = discover_machine()
     allowed = set(machine.limits.allowed_cpus)
     cpus = []
     for name, index in zip(STREAMS, cores, strict=True):
         usable = [cpu for core in machine.cores if core.index == index for cpu in core.cpus if cpu in allowed]
         if index is not None and not usable:
-            raise problem(
+            raise user_error(
                 f"core of the {name} thread", got=index, expected="a core that this process may use",
                 fix="use a core from `dithc.engine.hardware.core_plan`",
             )  # fmt: skip

@@ -6,9 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 GIB = 1 << 30
 FIX = "choose another folder for the file tier, or make the file smaller"
@@ -19,7 +19,7 @@ def create(folder: Path, size_bytes: int) -> int:
     what = f"file tier in {folder}"
     if not folder.is_dir():
         got = "not a folder" if folder.exists() else "no such folder"
-        raise problem(what, got=got, expected="a folder on a local disk", fix=f"create it, or {FIX}")
+        raise user_error(what, got=got, expected="a folder on a local disk", fix=f"create it, or {FIX}")
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < size_bytes:
         raise _too_small(what, free_bytes, size_bytes)
@@ -32,7 +32,7 @@ def create(folder: Path, size_bytes: int) -> int:
             os.close(descriptor)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
-        raise problem(
+        raise user_error(
             what, got=error.strerror, expected=f"a folder that accepts a file of {size_bytes} bytes", fix=FIX
         ) from error
     if _is_memory(folder):
@@ -43,7 +43,7 @@ def create(folder: Path, size_bytes: int) -> int:
 
 
 def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
-    return problem(
+    return user_error(
         what,
         got=f"{free_bytes / GIB:.2f} GiB free ({free_bytes} bytes)",
         expected=f"{size_bytes / GIB:.2f} GiB ({size_bytes} bytes)",

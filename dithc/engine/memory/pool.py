@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
 from dithc.engine.native import signatures
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Below this size, torch's allocator is as fast: glibc serves such blocks from its heap, whose pages stay mapped.
 SMALLEST_BYTES = 1 << 20
@@ -35,7 +35,7 @@ _SHAPES = tuple(ctypes.c_int64 * rank for rank in range(9))
 
 
 @dataclass(frozen=True)
-class Counters:
+class PoolCounters:
     """State and history of a pool."""
 
     used_bytes: int = 0  # of blocks in use, each rounded up to 4,096
@@ -52,7 +52,7 @@ class Counters:
     num_blocks: int = 0
 
 
-class Held:
+class PoolHandle:
     """Reference that keeps a library pool and its lower pools alive, for `Pool` and for threads in its mode."""
 
 
@@ -88,7 +88,7 @@ class Pool:
         self.next = next
         self._library: Any = native.library()
         self._pool = ctypes.c_void_p()
-        self.held: Held | None = None
+        self.held: PoolHandle | None = None
         self.range = (0, 0)
         if self._library is None:
             return
@@ -101,7 +101,7 @@ class Pool:
             reserved_pages=int(reserved_pages),
         )
         self._library.hc_pool_create(ctypes.byref(options), ctypes.byref(self._pool))
-        self.held = Held()
+        self.held = PoolHandle()
         # Keeps the pool below alive until this pool is released.
         below = None if next is None else next.held
         release = weakref.finalize(self.held, _release, self._library, self._pool.value, below)
@@ -157,13 +157,13 @@ class Pool:
         state = self._state()
         return None if state.budget_bytes < 0 else max(0, state.budget_bytes - state.used_bytes)
 
-    def counters(self) -> Counters:
+    def counters(self) -> PoolCounters:
         """Return the counters; zeros without the library."""
         if self._library is None:
-            return Counters()
+            return PoolCounters()
         state = self._state()
-        numbers = {field.name: getattr(state, field.name) for field in fields(Counters)}
-        return Counters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
+        numbers = {field.name: getattr(state, field.name) for field in fields(PoolCounters)}
+        return PoolCounters(**numbers | {"budget_bytes": None if state.budget_bytes < 0 else state.budget_bytes})
 
     def _state(self) -> signatures.PoolState:
         state = signatures.PoolState()
@@ -198,15 +198,15 @@ class Pool:
             log.warning("the system rejected an address range: every output is mapped and unmapped, which is slower")
 
 
-def _release(library: ctypes.CDLL, pool: int | None, _below: Held | None) -> None:
+def _release(library: ctypes.CDLL, pool: int | None, _below: PoolHandle | None) -> None:
     library.hc_pool_release(pool)
 
 
 _hot: list[Pool] = []
 
 
-def hot_pool() -> Pool:
-    """Return the pool of operator outputs: `use_pool`'s, else an unlimited pool.
+def output_pool() -> Pool:
+    """Return the pool of operator outputs: `set_output_pool`'s, else an unlimited pool.
 
     DITHC_POOL=off selects torch's own allocator, for comparison; other values are a UserError.
     """
@@ -215,16 +215,16 @@ def hot_pool() -> Pool:
     return _hot[0]
 
 
-def use_pool(pool: Pool) -> Pool:
+def set_output_pool(pool: Pool) -> Pool:
     """Serve operator outputs from `pool`; return the previous pool, for a later restore."""
-    before = hot_pool()
+    before = output_pool()
     _hot[0] = pool
     return before
 
 
 def _first_pool(wanted: str) -> Pool:
     if wanted not in ("on", "off"):
-        raise problem(
+        raise user_error(
             f"pool of outputs (environment variable {POOL_VARIABLE})",
             got=wanted,
             expected="on or off",

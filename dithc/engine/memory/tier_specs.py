@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hardware import Machine
 
 GIB = 1 << 30
@@ -37,7 +37,7 @@ class TierSpec:
     folder: Path | None = None
 
 
-def specs_of(
+def tier_specs(
     machine: Machine,
     *,
     fast_budget_bytes: int | None = None,
@@ -69,7 +69,7 @@ def specs_of(
     if fast_budget_bytes is not None:
         if found and fast_budget_bytes > (most := found[0].memory_bytes // ranks):
             whole = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
-            raise problem(
+            raise user_error(
                 "budget of the fastest memory",
                 got=f"{fast_budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
                 expected=f"at most {most / GIB:.2f} GiB: {whole}",
@@ -80,7 +80,7 @@ def specs_of(
     if specs[-1].kind == "ddr":
         specs[-1] = replace(specs[-1], budget_bytes=None)
     if any(spec.budget_bytes is None for spec in specs[:-1]):
-        raise problem(
+        raise user_error(
             f"file tier of memory in {file_folder}",
             got="memory of unknown size above it without a budget, so the file would never be used",
             expected="a budget",

@@ -12,15 +12,15 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.memory import copy_bandwidth, file_tier
-from dithc.engine.memory.pool import Counters, Pool, hot_pool, use_pool
+from dithc.engine.memory.pool import Pool, PoolCounters, output_pool, set_output_pool
 from dithc.engine.memory.tier_specs import PageKind, TierSpec, describe
-from dithc.engine.numa import residence
+from dithc.engine.numa import page_residency
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Budgets are multiples of huge pages.
 HUGE_PAGE_BYTES = 2 << 20
@@ -47,7 +47,7 @@ class Tier:
         try:
             self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=below_pool)
         except MemoryError as error:
-            raise problem(
+            raise user_error(
                 f"file tier in {spec.folder}",
                 got="the system rejected the mapping of the file",
                 expected=f"{size_bytes} bytes of addresses (ulimit -v)",
@@ -64,7 +64,7 @@ class Tier:
         """Return whether a tensor's storage is in this tier."""
         return self.pool.holds(tensor.untyped_storage().data_ptr())
 
-    def counters(self) -> Counters:
+    def counters(self) -> PoolCounters:
         """Return the pool's counters."""
         return self.pool.counters()
 
@@ -87,7 +87,7 @@ class Tier:
         if self.counters().backed_bytes == 0 and (room is None or room >= HUGE_PAGE_BYTES):
             probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)
         start, size = self.pool.range
-        found = residence([(start, start + size)])
+        found = page_residency([(start, start + size)])
         if probe is not None:
             del probe
             self.pool.trim()
@@ -161,7 +161,7 @@ class Tiers(Sequence[Tier]):
     def serve(self) -> None:
         """Serve operator outputs from the fastest tier from now on."""
         if self._before is None:
-            self._before = use_pool(self.fast.pool)
+            self._before = set_output_pool(self.fast.pool)
             _serving.append(self)
 
     def release(self) -> None:
@@ -172,8 +172,8 @@ class Tiers(Sequence[Tier]):
         _serving.remove(self)
         if place < len(_serving):  # other tiers were installed later: relink them to the pool before this one
             _serving[place]._before = self._before
-        elif hot_pool() is self.fast.pool:
-            use_pool(self._before)
+        elif output_pool() is self.fast.pool:
+            set_output_pool(self._before)
         self._before = None
 
     def close(self) -> None:
@@ -187,27 +187,27 @@ class Tiers(Sequence[Tier]):
 
 def _check(specs: Sequence[TierSpec]) -> None:
     if not specs:
-        raise problem("memory tiers", got="none", expected="one or more", fix="list the tiers, fastest first")
+        raise user_error("memory tiers", got="none", expected="one or more", fix="list the tiers, fastest first")
     for spec in specs:
         is_file = spec.kind == "file"
         if is_file and (spec.folder is None or (spec.budget_bytes or 0) < HUGE_PAGE_BYTES):
-            raise problem(
+            raise user_error(
                 f"memory tier {spec.name}",
                 got=f"folder {spec.folder}, {spec.budget_bytes} bytes",
                 expected=f"a file tier with a folder and a size of {HUGE_PAGE_BYTES} bytes or more",
                 fix="set both, or remove the tier",
             )
         if not is_file and spec.budget_bytes is not None and spec.budget_bytes < 0:
-            raise problem(
+            raise user_error(
                 f"budget of memory tier {spec.name}",
                 got=f"{spec.budget_bytes} bytes",
                 expected="0 bytes or more, or none",
                 fix="correct the budget",
             )
     if native.library() is None and (len(specs) > 1 or specs[0].budget_bytes is not None):
-        raise problem(
+        raise user_error(
             "memory tiers",
-            got=native.load().reason,
+            got=native.load_library().reason,
             expected="the C library, which implements tiers and budgets",
             fix="reinstall the package, or set no budget and no file tier",
         )
@@ -217,7 +217,7 @@ def _fits_reserved_pages(spec: TierSpec) -> bool:
     """Return whether enough reserved huge pages are free on the tier's nodes for its budget."""
     if spec.budget_bytes is None or spec.budget_bytes < HUGE_PAGE_BYTES:
         return False
-    machine = discover()
+    machine = discover_machine()
     pools = machine.huge_pages.pools
     if spec.nodes:
         pools = tuple(pool for node in machine.nodes if node.index in spec.nodes for pool in node.huge_page_pools)

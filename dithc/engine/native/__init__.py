@@ -2,8 +2,8 @@
 
 Purpose: a wrong declaration of a C function is a crash without a message. All declarations are in one file, and a test
 compares them with the header.
-Contents: `load` and `library` return the loaded library or the reason for its absence. `isa` and `kernels` list the
-kernels of this CPU. `context` returns the handle that every operator of the library needs.
+Contents: `load_library` and `library` return the loaded library or the reason for its absence. `instruction_set` and `kernels`
+list the kernels of this CPU. `context` returns the handle that every operator of the library needs.
 Invariants:
 - A function of the library that returns a status raises MemoryError or ValueError with its name.
 - A missing, broken or outdated library is a logged reason, not an error, because other back ends take over.
@@ -13,7 +13,7 @@ new HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 """
 
 from dithc.engine.native.contexts import context
-from dithc.engine.native.loading import ISA_VARIABLE, isa, kernels, library, load, loaded
+from dithc.engine.native.loading import ISA_VARIABLE, instruction_set, kernels, library, load_library, loaded
 from dithc.engine.native.signatures import AdamwSettings, GemmArguments
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "AdamwSettings",
     "GemmArguments",
     "context",
-    "isa",
+    "instruction_set",
     "kernels",
     "library",
-    "load",
+    "load_library",
     "loaded",
 ]

@@ -33,7 +33,7 @@ STEPS = (
 STRUCTURES = ("hc_gemm", "hc_attention_heads_forward")  # have one argument, a structure
 
 
-class Sequence:
+class CallRecorder:
     """Recorder with the library's functions as methods. A call stores its arguments and runs nothing.
 
     The caller keeps every recorded tensor until `run` returns, and reads none of them before.
@@ -55,17 +55,17 @@ class Sequence:
         self._words.extend([word or 0 for word in words])
 
     def run(self) -> None:
-        """Run all calls recorded since the last run, as `Recorded.run`."""
+        """Run all calls recorded since the last run, as `RecordedCalls.run`."""
         self.taken().run()
 
-    def taken(self) -> "Recorded":
+    def taken(self) -> "RecordedCalls":
         """Return the calls recorded since the last run or `taken`, without running them."""
-        recorded = Recorded(self._library, self._context, self._words, self._structures)
+        recorded = RecordedCalls(self._library, self._context, self._words, self._structures)
         self._words, self._structures = array("q"), []
         return recorded
 
 
-class Recorded:
+class RecordedCalls:
     """Operators that can run repeatedly, each time on the same addresses."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Recorded:
 def _recorder(step: int, name: str) -> Callable[..., None]:
     floats = [place for place, kind in enumerate(STATUS_FUNCTIONS[name][1:]) if kind is ctypes.c_float]
 
-    def record(self: Sequence, context: int, *words: Any) -> None:
+    def record(self: CallRecorder, context: int, *words: Any) -> None:
         if floats:
             bits = list(words)
             for place in floats:
@@ -100,7 +100,7 @@ def _recorder(step: int, name: str) -> Callable[..., None]:
 
 
 def _recorder_of_structure(step: int) -> Callable[..., None]:
-    def record(self: Sequence, context: int, arguments: ctypes.Structure) -> None:
+    def record(self: CallRecorder, context: int, arguments: ctypes.Structure) -> None:
         self._structures.append(arguments)
         self._record(step, context, (ctypes.addressof(arguments),))
 
@@ -109,4 +109,4 @@ def _recorder_of_structure(step: int) -> Callable[..., None]:
 
 for _step, _name in enumerate(STEPS):
     if _name != "hc_exchange_meet":
-        setattr(Sequence, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))
+        setattr(CallRecorder, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine.hardware import Machine as Node
-from dithc.engine.hardware import discover, plan
+from dithc.engine.hardware import discover_machine, plan_cores
 from dithc.engine.native.cpu_claims import claim
-from dithc.engine.native.loading import isa as best_isa
+from dithc.engine.native.loading import instruction_set as best_isa
 from dithc.engine.native.loading import isa_number, library, loaded
 from dithc.engine.native.signatures import Machine, OpenMP
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Time that an idle thread polls for work before it sleeps. Between two calls Python takes 20 to 60 microseconds with warm
 # caches, and waking a sleeping thread takes about as long as a small operator. Five times as long gained nothing.
@@ -34,7 +34,7 @@ OPENMP_NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ThreadLayout:
     """Placement of the threads of a context.
 
     Attributes:
@@ -53,7 +53,7 @@ class Layout:
 
 
 _contexts: dict[tuple[str, int, bool], int] = {}
-_layouts: dict[int, Layout] = {}
+_layouts: dict[int, ThreadLayout] = {}
 _creation = threading.Lock()
 _borrowers = 0
 
@@ -81,7 +81,7 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         return _contexts[key]
 
 
-def layout(*, num_threads: int | None = None) -> Layout:
+def layout(*, num_threads: int | None = None) -> ThreadLayout:
     return _layouts[context(num_threads=num_threads)]
 
 
@@ -124,7 +124,7 @@ def is_borrowing() -> bool:
 
 
 def _create(isa: str, num_threads: int, lent: bool = False) -> int:
-    node = discover()
+    node = discover_machine()
     wanted = planned_layout(node, num_threads)
     if lent:
         wanted = replace(wanted, cpus=(), nodes=(), lent=True)
@@ -159,7 +159,7 @@ def _create(isa: str, num_threads: int, lent: bool = False) -> int:
     return created
 
 
-def new_context(node: Node, wanted: Layout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
+def new_context(node: Node, wanted: ThreadLayout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
     """Create an hc_context and return its address; MemoryError or ValueError: the system refused a resource."""
     machine = Machine(
         isa_number(isa),
@@ -181,7 +181,7 @@ def _integers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int] | None":
     return (ctypes.c_int * len(values))(*values) if values else None
 
 
-def planned_layout(node: Node, num_threads: int) -> Layout:
+def planned_layout(node: Node, num_threads: int) -> ThreadLayout:
     """Return the layout of a number of threads on a machine. Memory is bound if clusters are near different nodes."""
     placed = places_of_threads(node, num_threads)
     indices = [cluster for _, cluster in placed]
@@ -193,7 +193,7 @@ def planned_layout(node: Node, num_threads: int) -> Layout:
     nodes = [near.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
     known = tuple(number for number in nodes if number is not None)
     is_bound = len(known) == count and len(set(known)) > 1
-    return Layout(
+    return ThreadLayout(
         num_threads=num_threads,
         cpus=tuple(cpu for cpu, _ in placed),
         clusters=clusters,
@@ -202,7 +202,7 @@ def planned_layout(node: Node, num_threads: int) -> Layout:
 
 
 def num_clusters(num_threads: int) -> int:
-    return len(planned_layout(discover(), num_threads).clusters)
+    return len(planned_layout(discover_machine(), num_threads).clusters)
 
 
 def can_bind(nodes: Iterable[int]) -> bool:
@@ -225,7 +225,7 @@ def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
     allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
     if not cores:
         return []
-    (only,) = plan(node, ranks_per_node=1).ranks
+    (only,) = plan_cores(node, ranks_per_node=1).ranks
     if not only.pin:
         return []
     compute = set(only.compute)

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.native.signatures import declare
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # HC_ABI_VERSION of the header that `signatures.py` matches.
 ABI_VERSION = 13
@@ -22,13 +22,13 @@ SEAL = b"\ndithc SHA-256: "  # precedes the digest at the end of a library; `set
 ELF_HEADER_BYTES = 64
 
 
-class Loading(NamedTuple):
+class LibraryLoad(NamedTuple):
     library: ctypes.CDLL | None
     reason: str
 
 
 @cache
-def load() -> Loading:
+def load_library() -> LibraryLoad:
     """Load the library once. Log a missing library, because other back ends then serve."""
     loading = _open(LIBRARY)
     if loading.library is None:
@@ -38,17 +38,17 @@ def load() -> Loading:
 
 def library() -> ctypes.CDLL | None:
     """Return the loaded library, or None; `load().reason` contains the reason."""
-    return load().library
+    return load_library().library
 
 
 def loaded() -> Any:
     handle = library()
-    assert handle is not None, load().reason
+    assert handle is not None, load_library().reason
     return handle
 
 
 @cache
-def isa() -> str:
+def instruction_set() -> str:
     """Return the instruction set of the kernels: the fastest, or HCOPS_ISA; UserError if this CPU lacks it."""
     handle = library()
     if handle is None:
@@ -62,7 +62,7 @@ def kernels(level: str | None = None) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if handle is None:
         return lines
-    number = isa_number(level or isa())
+    number = isa_number(level or instruction_set())
     name, written_for = ctypes.c_char_p(), ctypes.c_int()
     while handle.hc_kernel(number, len(lines), ctypes.byref(name), ctypes.byref(written_for)) == 0:
         lines.append(((name.value or b"").decode(), handle.hc_isa_name(written_for).decode()))
@@ -76,7 +76,7 @@ def isa_number(wanted: str) -> int:
         handle.hc_isa_detect(None, ctypes.byref(number))
         what = f"instruction set of the C kernels (environment variable {ISA_VARIABLE})"
         expected = f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}"
-        raise problem(what, got=wanted, expected=expected, fix=f"correct or unset {ISA_VARIABLE}")
+        raise user_error(what, got=wanted, expected=expected, fix=f"correct or unset {ISA_VARIABLE}")
     return number.value
 
 
@@ -109,18 +109,20 @@ def fault(path: Path) -> str | None:
     return None
 
 
-def _open(path: Path) -> Loading:
+def _open(path: Path) -> LibraryLoad:
     if cause := fault(path):
-        return Loading(None, f"{cause}; install the package again")
+        return LibraryLoad(None, f"{cause}; install the package again")
     try:
         handle = ctypes.CDLL(str(path))
         version = handle.hc_version()
     except (OSError, AttributeError) as error:
-        return Loading(None, f"{path} does not load: {error}")
+        return LibraryLoad(None, f"{path} does not load: {error}")
     if version != ABI_VERSION:
-        return Loading(None, f"{path} has ABI {version}, this code expects {ABI_VERSION}; install the package again")
+        return LibraryLoad(
+            None, f"{path} has ABI {version}, this code expects {ABI_VERSION}; install the package again"
+        )
     try:
         declare(handle)
     except AttributeError as error:
-        return Loading(None, f"{path} lacks a function: {error}; install the package again")
-    return Loading(handle, str(path))
+        return LibraryLoad(None, f"{path} lacks a function: {error}; install the package again")
+    return LibraryLoad(handle, str(path))

@@ -1,7 +1,7 @@
 """Memory use of this process, and the placement of its pages.
 
-Contents: `place` puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge
-pages. `residence` returns the location of pages. Further functions return resident memory, current and peak.
+Contents: `place_pages` puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge
+pages. `page_residency` returns the location of pages. Further functions return resident memory, current and peak.
 
 Invariants: memory is a result of this project, because the peaks of training steps are compared between strategies. It
 is therefore read from the kernel inside the process; a launcher would measure only itself. All sizes are in bytes. A
@@ -11,23 +11,23 @@ Extending: `process_memory.py` parses the kernel's data about the process and it
 `memory`.
 """
 
-from dithc.engine.numa.page_placement import Placement, place
+from dithc.engine.numa.page_placement import PagePlacement, place_pages
 from dithc.engine.numa.process_memory import (
     available_bytes,
+    page_residency,
     peak_rss_bytes,
     pss_bytes,
     ranks_on_node,
     reset_peak_rss,
-    residence,
 )
 
 __all__ = [
-    "Placement",
+    "PagePlacement",
     "available_bytes",
+    "page_residency",
     "peak_rss_bytes",
-    "place",
+    "place_pages",
     "pss_bytes",
     "ranks_on_node",
     "reset_peak_rss",
-    "residence",
 ]

@@ -1,6 +1,6 @@
 """Binding of long-lived tensors to the memory nodes of core clusters and to huge pages.
 
-A tensor keeps its virtual address and only its physical pages move, so that `place` may be called at any time.
+A tensor keeps its virtual address and only its physical pages move, so that `place_pages` may be called at any time.
 """
 
 import mmap
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.numa.process_memory import Range, Residence, residence
+from dithc.engine.numa.process_memory import PageResidency, Range, page_residency
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # The optimizer cuts tensors at the same positions (kernels/optimizer/adamw.c: PAGE_ELEMENTS of fp32). Complete system
 # pages are bound, which may be larger: Arm kernels often use 64 KiB.
@@ -23,8 +23,8 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Result of `place`.
+class PagePlacement:
+    """Result of `place_pages`.
 
     Attributes:
         num_tensors: Distinct tensors.
@@ -36,7 +36,7 @@ class Placement:
     num_tensors: int
     num_bytes: int
     nodes: tuple[int, ...]
-    clusters: tuple[Residence, ...]
+    clusters: tuple[PageResidency, ...]
 
     @property
     def far_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Placement:
         return f"clusters' parts on their nodes: {', '.join(near)}; {huge}"
 
 
-def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
+def place_pages(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> PagePlacement:
     """Bind the parts of each cluster to its memory node, use huge pages, and log and return the placement.
 
     Args:
@@ -84,11 +84,11 @@ def place(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Placement:
                 _bind(handle, part, bound[cluster])
             if handle is not None:
                 handle.hc_use_huge_pages(part[0], part[1] - part[0])
-    placement = Placement(
+    placement = PagePlacement(
         num_tensors=len(ranges),
         num_bytes=sum(stop - start for start, stop in ranges),
         nodes=bound,
-        clusters=tuple(residence(of_cluster) for of_cluster in parts),
+        clusters=tuple(page_residency(of_cluster) for of_cluster in parts),
     )
     log.info("%s", placement.describe())
     if placement.far_bytes > placement.num_bytes // 10:

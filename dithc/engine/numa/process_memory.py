@@ -72,7 +72,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residence:
+class PageResidency:
     """Kernel data about memory ranges. A mapping with other memory counts by its share of addresses.
 
     Attributes:
@@ -92,12 +92,12 @@ class Residence:
         return sum(self.bytes_of_node.values())
 
 
-def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residence:
+def page_residency(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> PageResidency:
     """Return the residence of address ranges (start, stop), from smaps and numa_maps of this process."""
     wanted = sorted(ranges)
     mappings = _mappings(_text(proc / "self/smaps"))
     if not mappings:
-        return Residence()
+        return PageResidency()
     shares = {start: _overlap((start, stop), wanted) / (stop - start) for start, (stop, *_) in mappings.items()}
     huge = sum(shares[start] * huge_bytes for start, (_, huge_bytes, _) in mappings.items())
     reserved = sum(shares[start] * reserved_bytes for start, (_, _, reserved_bytes) in mappings.items())
@@ -114,7 +114,7 @@ def residence(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Residen
             if found := _PAGES.fullmatch(word):
                 node = int(found[1])
                 nodes[node] = nodes.get(node, 0.0) + share * int(found[2]) * page_bytes
-    return Residence(
+    return PageResidency(
         bytes_of_node={node: round(count) for node, count in sorted(nodes.items())},
         huge_bytes=round(huge),
         reserved_bytes=round(reserved),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dithc.engine.scheduler import slurm
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.queue import SchedulerJob
 
 KILLED = 256  # PBS: the exit status after a signal is this plus the signal number
 HELD = "JobHeldUser"
@@ -19,7 +19,7 @@ SQUEUE_FORMAT, SACCT_FORMAT = f"--format={slurm.FIELDS}", f"--format={slurm.HIST
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class JobRequest:
     """Resource request of a job: ranks over all nodes, cores per rank, memory per node, walltime.
 
     `out` is for output of the system, because the script writes a separate log. `options` are arguments of the site.
@@ -49,15 +49,15 @@ class Request:
         return f"{self.minutes // 60:02d}:{self.minutes % 60:02d}:00"
 
 
-class Ask(NamedTuple):
+class StatusQuery(NamedTuple):
     """A job query: command line from job numbers, and parser of its output."""
 
     line: Callable[[Sequence[str]], list[str]]
-    read: Callable[[str], list[Job]]
+    read: Callable[[str], list[SchedulerJob]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class System:
+class BatchSystem:
     """A batch system.
 
     Attributes:
@@ -68,9 +68,9 @@ class System:
     """
 
     title: str
-    submit: Callable[[Request], list[str]]
+    submit: Callable[[JobRequest], list[str]]
     number: str
-    asks: tuple[Ask, ...]
+    asks: tuple[StatusQuery, ...]
     unknown: tuple[str, ...]
     cancel: tuple[str, ...]
 
@@ -79,14 +79,14 @@ class System:
         return found.group(1) if found else None
 
 
-def _slurm_submit(request: Request) -> list[str]:
+def _slurm_submit(request: JobRequest) -> list[str]:
     size = [f"--nodes={request.nodes}", f"--ntasks={request.tasks}", f"--cpus-per-task={request.cpus}"]
     limits = [f"--mem={request.memory_mb}M", f"--time={request.minutes}"]
     files = [f"--output={request.out}", "--open-mode=append", f"--job-name={request.name}"]
     return ["sbatch", "--parsable", "--requeue", *files, *size, *limits, *request.options, str(request.script)]
 
 
-def _pbs_submit(request: Request) -> list[str]:
+def _pbs_submit(request: JobRequest) -> list[str]:
     chunk = f"ncpus={request.cores_per_node}:mpiprocs={request.tasks_per_node}:ompthreads={request.cpus}"
     size = ["-l", f"select={request.nodes}:{chunk}:mem={request.memory_mb}mb", "-l", f"walltime={request.clock}"]
     place = ["-l", "place=scatter"] if request.nodes > 1 else []
@@ -117,11 +117,11 @@ def _document(text: str) -> dict[str, Any]:
         return {}
 
 
-def _qstat(text: str) -> list[Job]:
+def _qstat(text: str) -> list[SchedulerJob]:
     return [_pbs_job(number, values) for number, values in _document(text).get("Jobs", {}).items()]
 
 
-def _pbs_job(number: str, values: dict[str, Any]) -> Job:
+def _pbs_job(number: str, values: dict[str, Any]) -> SchedulerJob:
     letter, ended = values.get("job_state", ""), values.get("Exit_status")
     used, asked = (values.get(key, {}).get("walltime", "") for key in ("resources_used", "Resource_List"))
     status = int(ended) if ended is not None else None
@@ -136,7 +136,7 @@ def _pbs_job(number: str, values: dict[str, Any]) -> Job:
             state = PBS_ENDED.get(status, "COMPLETED" if status == 0 else "FAILED")
     hosts = dict.fromkeys(re.findall(r"([^/+\s]+)/", values.get("exec_host", "")))
     reason = HELD if letter == "H" else values.get("comment", "") if letter in "QW" else ""
-    return Job(id=number, state=state, reason=reason, nodes=",".join(hosts), status=status, elapsed=used)
+    return SchedulerJob(id=number, state=state, reason=reason, nodes=",".join(hosts), status=status, elapsed=used)
 
 
 def _seconds(clock: str) -> int:
@@ -146,7 +146,7 @@ def _seconds(clock: str) -> int:
     return seconds
 
 
-def _lsf_submit(request: Request) -> list[str]:
+def _lsf_submit(request: JobRequest) -> list[str]:
     slots = ["-n", str(request.nodes * request.cores_per_node), "-R", f"span[ptile={request.cores_per_node}]"]
     limits = ["-R", f"rusage[mem={request.memory_mb}MB/host]", "-W", str(request.minutes)]
     files = ["-J", request.name, "-o", str(request.out), "-r"]
@@ -172,21 +172,21 @@ LSF_ENDED = {
 LSF_FIELDS = "jobid stat exit_code exit_reason exec_host pend_reason"
 
 
-def _bjobs(text: str) -> list[Job]:
+def _bjobs(text: str) -> list[SchedulerJob]:
     return [_lsf_job(row) for row in _document(text).get("RECORDS", []) if "STAT" in row]
 
 
-def _lsf_job(row: dict[str, str]) -> Job:
+def _lsf_job(row: dict[str, str]) -> SchedulerJob:
     stat, why, code = row["STAT"], row.get("EXIT_REASON", ""), row.get("EXIT_CODE", "")
     term = re.search(r"TERM_[A-Z_]+", why)
     state = LSF_STATES.get(stat) or LSF_ENDED.get(term.group() if term else "", "FAILED")
     hosts = dict.fromkeys(part.rpartition("*")[2] for part in row.get("EXEC_HOST", "").split(":") if part)
     reason = HELD if stat == "PSUSP" else row.get("PEND_REASON", "") if stat == "PEND" else ""
     status = int(code) if code.isdigit() else 0 if stat == "DONE" else None
-    return Job(id=row["JOBID"], state=state, reason=reason, nodes=",".join(hosts), status=status)
+    return SchedulerJob(id=row["JOBID"], state=state, reason=reason, nodes=",".join(hosts), status=status)
 
 
-def _fujitsu_submit(request: Request) -> list[str]:
+def _fujitsu_submit(request: JobRequest) -> list[str]:
     limits = f"node={request.nodes},elapse={request.clock},node-mem={request.memory_mb}M"
     ranks = f"proc={request.tasks},max-proc-per-node={request.tasks_per_node}"
     size = ["-L", limits, *(["--mpi", ranks] if request.tasks > 1 else [])]
@@ -214,7 +214,7 @@ FUJITSU_ENDED = {
 FUJITSU_FIELDS = ["-v", "--choose", "jid,st,ec,pc,ermsg"]
 
 
-def _pjstat(text: str) -> list[Job]:
+def _pjstat(text: str) -> list[SchedulerJob]:
     jobs, in_table = [], False
     for line in text.splitlines():
         words = line.split(None, 4)
@@ -225,7 +225,7 @@ def _pjstat(text: str) -> list[Job]:
             state = FUJITSU_STATES.get(letters) or FUJITSU_ENDED.get(pjm, "COMPLETED" if code == "0" else "FAILED")
             reason = HELD if letters == "HLD" else words[4].strip("- ") if len(words) > 4 else ""
             status = int(code) if letters == "EXT" and code.isdigit() else None
-            jobs.append(Job(id=number, state=state, reason=reason, status=status))
+            jobs.append(SchedulerJob(id=number, state=state, reason=reason, status=status))
     return jobs
 
 
@@ -233,16 +233,16 @@ def _pjstat(text: str) -> list[Job]:
 # manual pages of the commands; PBS Administrator's Guide, Job Exit Status Codes; IBM Spectrum LSF, Termination reasons and
 # release notes 10.1.0.9 (rusage keywords); Fujitsu Job Operation Software End-user's Guide, PJM codes.
 SYSTEMS = {
-    "slurm": System(
+    "slurm": BatchSystem(
         title="Slurm",
         submit=_slurm_submit,
         number=r"^(\d+)",
         asks=(
-            Ask(
+            StatusQuery(
                 lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
                 slurm.read_queue,
             ),
-            Ask(
+            StatusQuery(
                 lambda ids: ["sacct", "-X", "-n", "-P", f"--jobs={','.join(ids)}", SACCT_FORMAT],
                 slurm.read_accounting,
             ),
@@ -250,29 +250,29 @@ SYSTEMS = {
         unknown=("Invalid job id", "accounting storage is disabled"),
         cancel=("scancel",),
     ),
-    "pbs": System(
+    "pbs": BatchSystem(
         title="PBS Professional, OpenPBS (not Torque)",
         submit=_pbs_submit,
         number=r"^(\d+[\w.\[\]-]*)\s*$",
-        asks=(Ask(lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], _qstat),),
+        asks=(StatusQuery(lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], _qstat),),
         unknown=("Unknown Job Id", "Unknown Job ID", "has finished"),
         cancel=("qdel",),
     ),
-    "lsf": System(
+    "lsf": BatchSystem(
         title="IBM Spectrum LSF 10.1.0.9 or later",
         submit=_lsf_submit,
         number=r"Job <(\d+)>",
-        asks=(Ask(lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], _bjobs),),
+        asks=(StatusQuery(lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], _bjobs),),
         unknown=("is not found", "No matching job found"),
         cancel=("bkill",),
     ),
-    "fujitsu": System(
+    "fujitsu": BatchSystem(
         title="Fujitsu Technical Computing Suite (A64FX)",
         submit=_fujitsu_submit,
         number=r"[Jj]ob (\d+) submitted",
         asks=(
-            Ask(lambda ids: ["pjstat", *FUJITSU_FIELDS, *ids], _pjstat),
-            Ask(lambda ids: ["pjstat", "-H", "day=7", *FUJITSU_FIELDS, *ids], _pjstat),
+            StatusQuery(lambda ids: ["pjstat", *FUJITSU_FIELDS, *ids], _pjstat),
+            StatusQuery(lambda ids: ["pjstat", "-H", "day=7", *FUJITSU_FIELDS, *ids], _pjstat),
         ),
         unknown=("does not exist",),
         cancel=("pjdel",),

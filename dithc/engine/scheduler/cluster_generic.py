@@ -21,10 +21,10 @@ from time import time as now
 from time import time_ns
 from typing import Any
 
-from dithc.core.logging import UserError, escaping, problem
-from dithc.engine.scheduler.batch_systems import SYSTEMS, Request
-from dithc.engine.scheduler.job_records import JOBS, Record, load
-from dithc.engine.scheduler.queue import Job
+from dithc.core.logging import UserError, escaping, user_error
+from dithc.engine.scheduler.batch_systems import SYSTEMS, JobRequest
+from dithc.engine.scheduler.job_records import JOBS, JobRecord, load
+from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.status_query import job_of
 from dithc.engine.scheduler.subprocesses import ran
 
@@ -65,7 +65,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     *options, script = words
     name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
     if name not in SYSTEMS:
-        raise problem(
+        raise user_error(
             "batch system",
             got=name or "none",
             expected=", ".join(SYSTEMS),
@@ -74,7 +74,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     asked = _properties(Path(script))
     what, title = _what(asked)
     driver = os.environ.get(DRIVER, "")
-    record = Record(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=what, driver=driver)
+    record = JobRecord(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=what, driver=driver)
     (folder / JOBS).mkdir(parents=True, exist_ok=True)
     request = _request(asked, record, folder=folder, title=title, options=tuple(options))
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
@@ -83,7 +83,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     record = replace(record, line=SYSTEMS[name].submit(request), submitted=now())
     number, refusal = _hand_in(record)
     if number is None:
-        raise problem(
+        raise user_error(
             f"{SYSTEMS[name].title} rejected the job {title}",
             got=refusal,
             expected="the number of a job",
@@ -97,7 +97,7 @@ def status(number: str, *, folder: Path) -> str:
     """Return `running`, `success` or `failed`; resubmits the job if needed. UserError without a record of the job."""
     record = load(folder, number)
     if record is None:
-        raise problem(
+        raise user_error(
             f"job {number}",
             got=f"no record in {folder / JOBS}",
             expected=f"{number}.json, written when it was submitted",
@@ -111,8 +111,8 @@ def status(number: str, *, folder: Path) -> str:
         return _run_again(record, record.state, folder)
     job = job_of(folder, record) if code != 0 else None
     since = (record.missing_since or now()) if job is False else None
-    word = verdict(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
-    state = job.state if isinstance(job, Job) else "COMPLETED" if code == 0 else ""
+    word = summarize_scores(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
+    state = job.state if isinstance(job, SchedulerJob) else "COMPLETED" if code == 0 else ""
     if word == "again":
         return _run_again(replace(record, missing_since=None), state, folder, reached=again)
     if word in ("success", "failed"):
@@ -122,7 +122,7 @@ def status(number: str, *, folder: Path) -> str:
     return word
 
 
-def verdict(*, status: int | None, again: bool, job: Job | bool | None, missing: float = 0.0) -> str:
+def summarize_scores(*, status: int | None, again: bool, job: SchedulerJob | bool | None, missing: float = 0.0) -> str:
     """Return `running`, `success`, `failed`, or `again` to resubmit.
 
     `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
@@ -157,11 +157,11 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
         _end(system, ids)
 
 
-def _settle(record: Record, answer: str, state: str, folder: Path) -> None:
+def _settle(record: JobRecord, answer: str, state: str, folder: Path) -> None:
     replace(record, answer=answer, state=state, missing_since=None).save(folder)
 
 
-def _resubmit(record: Record, folder: Path) -> Record | None:
+def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
     """Resubmit a job; None if the system rejects it."""
     for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def _resubmit(record: Record, folder: Path) -> Record | None:
     return new
 
 
-def _run_again(record: Record, state: str, folder: Path, *, reached: str | None = None) -> str:
+def _run_again(record: JobRecord, state: str, folder: Path, *, reached: str | None = None) -> str:
     if not record.refused:
         is_further = bool(reached) and reached != record.reached
         fruitless = 0 if is_further else record.fruitless + 1
@@ -200,7 +200,7 @@ def _run_again(record: Record, state: str, folder: Path, *, reached: str | None 
     return "failed" if new.answer else "running"
 
 
-def _hand_in(record: Record) -> tuple[str | None, str]:
+def _hand_in(record: JobRecord) -> tuple[str | None, str]:
     """Return the number of a newly submitted job, or the reason of a refusal."""
     done = ran(record.line)
     number = SYSTEMS[record.system].number_in(done.stdout) if done.returncode == 0 else None
@@ -221,7 +221,7 @@ def _properties(script: Path) -> dict[str, Any]:
     """Return the job properties that the engine wrote into the script."""
     found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
     if found is None:
-        raise problem(
+        raise user_error(
             f"job script {script}",
             got="no line `# properties = {...}`",
             expected="a job script of Snakemake",
@@ -231,24 +231,26 @@ def _properties(script: Path) -> dict[str, Any]:
 
 
 def _what(asked: dict[str, Any]) -> tuple[str, str]:
-    """Return rule and wildcards in the form of `Job.what`, and a name."""
+    """Return rule and wildcards in the form of `SchedulerJob.what`, and a name."""
     if asked.get("type") == "group":
         return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
     wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())
     return f"rule_{asked['rule']}" + (f"_wildcards_{wildcards}" if wildcards else ""), str(asked["rule"])
 
 
-def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str, options: tuple[str, ...]) -> Request:
+def _request(
+    asked: dict[str, Any], record: JobRecord, *, folder: Path, title: str, options: tuple[str, ...]
+) -> JobRequest:
     resources = asked["resources"]
     missing = [name for name in ("mem_mb", "runtime") if not isinstance(resources.get(name), int)]
     if missing:
-        raise problem(
+        raise user_error(
             f"job {title}",
             got=f"no {' and no '.join(missing)}",
             expected="mem_mb and runtime, from its rule or from `default-resources` of the profile",
             fix="add `default-resources: {mem_mb: 4000, runtime: 60}` to the profile",
         )
-    return Request(
+    return JobRequest(
         name=f"dithc-{title}",
         script=record.path(folder, "sh"),
         out=record.path(folder, "out"),
@@ -261,7 +263,7 @@ def _request(asked: dict[str, Any], record: Record, *, folder: Path, title: str,
     )
 
 
-def _script(record: Record, request: Request, folder: Path) -> str:
+def _script(record: JobRecord, request: JobRequest, folder: Path) -> str:
     carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
     names = ("log", "earlier", "status", "again", "job")
     paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}

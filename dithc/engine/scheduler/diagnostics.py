@@ -1,6 +1,6 @@
 """Explanations of scheduler reasons and job states, with fixes."""
 
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.queue import SchedulerJob
 
 
 def _table(text: str) -> dict[str, tuple[str, str]]:
@@ -69,12 +69,12 @@ FAILED = {
 OTHERWISE = ("its command failed", "read the last lines of its log, correct the cause, then " + RESTART)
 
 
-def waits_in_vain(job: Job) -> tuple[str, str] | None:
+def explain_blocked(job: SchedulerJob) -> tuple[str, str] | None:
     """Return why a waiting job cannot start, and the fix; None if it only has to wait."""
     if not job.waits:
         return None
     return next((entry for prefix, entry in IN_VAIN.items() if job.reason.startswith(prefix)), None)
 
 
-def ended_because(job: Job) -> tuple[str, str]:
+def explain_end(job: SchedulerJob) -> tuple[str, str]:
     return ENDED.get(job.state) or FAILED.get(job.status or 0) or OTHERWISE

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from dithc.core.integrity import parse, plain
+from dithc.core.integrity import parse_json, require_regular_file
 
 JOBS = Path(".snakemake/dithc-jobs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class JobRecord:
     """A job of the workflow engine over all its submissions; times are in seconds since 1970.
 
     Attributes:
@@ -58,11 +58,11 @@ class Record:
         write(folder / JOBS / f"{self.id}.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
-def load(folder: Path, number: str) -> Record | None:
+def load(folder: Path, number: str) -> JobRecord | None:
     return _read(folder / JOBS / f"{number}.json")
 
 
-def records(folder: Path) -> Iterator[Record]:
+def records(folder: Path) -> Iterator[JobRecord]:
     """Yield all jobs that were submitted from a folder."""
     for path in sorted((folder / JOBS).glob("*.json")):
         record = _read(path)
@@ -76,9 +76,9 @@ def write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> JobRecord | None:
     try:
-        return Record(**parse(plain(path).read_text()))
+        return JobRecord(**parse_json(require_regular_file(path).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -9,7 +9,7 @@ from dithc.engine.scheduler.slurm import SlurmQueue
 from dithc.engine.scheduler.subprocesses import ran, said
 
 
-def run_trial(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:
+def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:
     """Submit a command and wait for its file, the end of the job, or a timeout (which cancels the job).
 
     Args:

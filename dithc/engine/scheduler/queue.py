@@ -7,7 +7,7 @@ RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STOPPED", "STAGE_O
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SchedulerJob:
     """A job of the scheduler.
 
     Attributes:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.subprocesses import said
 
 LOGS = Path(".snakemake/slurm_logs")
@@ -16,12 +16,12 @@ HISTORY = "JobIDRaw,State,ExitCode,NodeList,Elapsed,JobName,Comment"
 class SlurmQueue:
     """Slurm jobs of the current user."""
 
-    def jobs(self, folder: Path) -> list[Job]:
+    def jobs(self, folder: Path) -> list[SchedulerJob]:
         """Return the jobs that were submitted from a folder: waiting, running, and ended within Slurm's MinJobAge."""
         text = said(["squeue", "--me", "--noheader", "--states=all", f"--format={FIELDS}"])
         return read_queue(text or "", folder=folder.resolve())
 
-    def ended(self, ids: Collection[str]) -> list[Job]:
+    def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
         """Return the ends of jobs: state, reason, status, nodes, time."""
         text = said(["sacct", "-X", "-n", "-P", "-j", ",".join(ids), f"--format={HISTORY}"]) if ids else None
         found = {job.id: job for job in read_accounting(text or "")}
@@ -30,7 +30,7 @@ class SlurmQueue:
             found |= {number: _shown(number, shown)} if shown else {}
         return [found[number] for number in ids if number in found]
 
-    def log(self, folder: Path, job: Job) -> Path | None:
+    def log(self, folder: Path, job: SchedulerJob) -> Path | None:
         """Return the file with all output of a job, if it exists."""
         return next(iter(sorted((folder / LOGS).rglob(f"{job.id}.log"))), None)
 
@@ -47,11 +47,11 @@ def requeue(job_id: str) -> bool:
     return said(["scontrol", "requeue", job_id]) is not None
 
 
-def read_queue(text: str, *, folder: Path | None = None) -> list[Job]:
+def read_queue(text: str, *, folder: Path | None = None) -> list[SchedulerJob]:
     """Parse the output of squeue with `FIELDS`, optionally only the jobs of a folder."""
     rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
     return [
-        Job(
+        SchedulerJob(
             id=number,
             state=state,
             name=name,
@@ -65,11 +65,11 @@ def read_queue(text: str, *, folder: Path | None = None) -> list[Job]:
     ]
 
 
-def read_accounting(text: str) -> list[Job]:
+def read_accounting(text: str) -> list[SchedulerJob]:
     """Parse the output of sacct with `HISTORY`; a canceled job's reason is `by` and a user number."""
     rows = [line.split("|", 6) for line in text.splitlines() if line.count("|") >= 6]
     return [
-        Job(
+        SchedulerJob(
             id=number,
             name=name,
             state=state.partition(" ")[0],
@@ -83,12 +83,12 @@ def read_accounting(text: str) -> list[Job]:
     ]
 
 
-def _shown(number: str, text: str) -> Job:
+def _shown(number: str, text: str) -> SchedulerJob:
     def value(key: str) -> str:
         found = re.search(rf"\b{key}=(\S*)", text)
         return found.group(1) if found and found.group(1) not in ("(null)", "None") else ""
 
-    return Job(
+    return SchedulerJob(
         id=number,
         name=value("JobName"),
         state=value("JobState"),

@@ -14,7 +14,7 @@ AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nodes:
+class NodeKind:
     """Equal nodes of a partition; `cpus` and `memory_mb` are allocatable, `is_up` if any node accepts jobs."""
 
     names: tuple[str, ...]
@@ -34,11 +34,11 @@ class Partition:
     max_minutes: int | None
     max_nodes: int | None
     max_memory_mb: int | None
-    kinds: tuple[Nodes, ...]
+    kinds: tuple[NodeKind, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class SlurmSite:
     """A Slurm cluster: its visible partitions, the time that a finished job stays in the queue, `srun --mpi=` interfaces."""
 
     version: str
@@ -56,7 +56,7 @@ class Site:
         return next((one for one in up if one.is_default), up[0] if up else None)
 
 
-def probe_site() -> Site | None:
+def probe_site() -> SlurmSite | None:
     """Query Slurm; None if it is missing or does not reply."""
     if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
         return None
@@ -73,10 +73,10 @@ def accounting_replies() -> bool:
     return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
 
 
-def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> Site:
+def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> SlurmSite:
     """Parse a site from the output of `scontrol show config`, `... partition -o`, `... node -o` and `srun --mpi=list`."""
     age = re.match(r"\d+", value(config, "MinJobAge"))
-    return Site(
+    return SlurmSite(
         version=value(config, "SLURM_VERSION"),
         partitions=tuple(_partition(line, nodes) for line in partitions.splitlines() if "PartitionName=" in line),
         accounting=accounting,
@@ -142,7 +142,7 @@ def _partition(line: str, nodes: str) -> Partition:
     )
 
 
-def _kinds(partition: str, nodes: str) -> tuple[Nodes, ...]:
+def _kinds(partition: str, nodes: str) -> tuple[NodeKind, ...]:
     """Return groups of equal nodes, the largest first; nodes that accept jobs are first in a group."""
     found: dict[tuple[int, ...], list[tuple[bool, str]]] = {}
     for line in nodes.splitlines():
@@ -157,5 +157,5 @@ def _kinds(partition: str, nodes: str) -> tuple[Nodes, ...]:
     for (cpus, memory, sockets), members in sorted(found.items(), key=lambda item: -len(item[1])):
         names = tuple(name for _, name in sorted(members, key=lambda member: member[0]))
         is_up = not all(is_away for is_away, _ in members)
-        kinds.append(Nodes(names=names, cpus=cpus, memory_mb=memory, sockets=sockets, is_up=is_up))
+        kinds.append(NodeKind(names=names, cpus=cpus, memory_mb=memory, sockets=sockets, is_up=is_up))
     return tuple(kinds)

@@ -9,18 +9,18 @@ from time import time as now
 from typing import Literal
 
 from dithc.engine.scheduler.batch_systems import SYSTEMS
-from dithc.engine.scheduler.job_records import JOBS, Record, records, write
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.job_records import JOBS, JobRecord, records, write
+from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.subprocesses import ran
 
 FRESH_SECONDS = 5.0
 REPLIES = JOBS / "answers"
 
-Replies = dict[str, Job | Literal[False]]
+Replies = dict[str, SchedulerJob | Literal[False]]
 """Jobs by number, False for a job that its system does not have. A number without a reply is absent."""
 
 
-def job_of(folder: Path, record: Record) -> Job | Literal[False] | None:
+def job_of(folder: Path, record: JobRecord) -> SchedulerJob | Literal[False] | None:
     """Return a job as its system reports it; False if unknown there, None without a reply.
 
     One command queries all unsettled jobs of the driver, and its reply is reused for `FRESH_SECONDS`.
@@ -34,7 +34,7 @@ def job_of(folder: Path, record: Record) -> Job | Literal[False] | None:
     return replies.get(record.current)
 
 
-def jobs_of(some: Iterable[Record]) -> Replies:
+def jobs_of(some: Iterable[JobRecord]) -> Replies:
     """Return the replies for the newest submissions of jobs."""
     numbers: dict[str, list[str]] = {}
     for record in some:
@@ -62,7 +62,7 @@ def _cached(folder: Path) -> Replies:
     try:
         content = json.loads((folder / REPLIES).read_text())
         if 0 <= now() - content["time"] < FRESH_SECONDS:
-            return {number: Job(**values) if values else False for number, values in content["jobs"].items()}
+            return {number: SchedulerJob(**values) if values else False for number, values in content["jobs"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     return {}

@@ -3,11 +3,11 @@
 import subprocess
 from collections.abc import Sequence
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
 LIMIT_SECONDS = 30.0
 NOT_RUN = -1  # status of a command that is missing or timed out
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:

@@ -7,9 +7,18 @@ Invariants: no torch. Each distance has an estimate of the effect of a finite nu
 Extending: another distance is a file here, and an optional metric of `compare`.
 """
 
-from dithc.evaluate.distances.frechet import Floor, few_images, fid, floor, floor_at
+from dithc.evaluate.distances.frechet import FidFloor, fid, fid_floor, fid_floor_at, small_sample_warning
 from dithc.evaluate.distances.interval import fid_interval
 from dithc.evaluate.distances.kernel import kid
-from dithc.evaluate.distances.precision_recall import neighbours
+from dithc.evaluate.distances.precision_recall import precision_recall
 
-__all__ = ["Floor", "few_images", "fid", "fid_interval", "floor", "floor_at", "kid", "neighbours"]
+__all__ = [
+    "FidFloor",
+    "fid",
+    "fid_floor",
+    "fid_floor_at",
+    "fid_interval",
+    "kid",
+    "precision_recall",
+    "small_sample_warning",
+]

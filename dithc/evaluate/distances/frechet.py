@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.evaluate.statistics import FloatArray, Statistics, require_same
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Floor:
+class FidFloor:
     """FID of one random half of a set against its other half, and the number of images in each."""
 
     fid: float
@@ -27,12 +27,12 @@ class Floor:
 def fid(a: Statistics, b: Statistics) -> float:
     """Return the Fréchet inception distance of two sets (Heusel et al. 2017, equation 6)."""
     require_same(a, b)
-    for text in few_images(a, b):
+    for text in small_sample_warning(a, b):
         log.warning(text)
     return frechet_distance(a.mean(), a.covariance(), b.mean(), b.covariance())
 
 
-def few_images(a: Statistics, b: Statistics) -> list[str]:
+def small_sample_warning(a: Statistics, b: Statistics) -> list[str]:
     """Return warnings on sets that are too small for their number of features."""
     return [
         f"n = {s.n} images for {s.num_features} features: the covariance is rank-deficient, the distance is inflated"
@@ -63,7 +63,7 @@ def varying(sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
     return w[kept], v[:, kept]
 
 
-def floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
+def fid_floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> FidFloor:
     """Return the FID of two random halves of a real set of at least four rows, in blocks of features (n, d).
 
     It is the best score of a generator at n / 2, somewhat above the distance of two new sets of the full size. A score
@@ -79,10 +79,10 @@ def floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Floor:
         second.update(block[~chosen])
         start += len(block)
     value = frechet_distance(first.mean(), first.covariance(), second.mean(), second.covariance())
-    return Floor(fid=value, n_first=first.n, n_second=second.n)
+    return FidFloor(fid=value, n_first=first.n, n_second=second.n)
 
 
-def floor_at(ground: Floor, *, n_real: int, n_generated: int, num_features: int) -> float | None:
+def fid_floor_at(ground: FidFloor, *, n_real: int, n_generated: int, num_features: int) -> float | None:
     """Return the floor at the n of a score; None if a half has no more images than features.
 
     The distance of two sets of one distribution falls as 1/n + 1/m (Chong and Forsyth 2020, section 3) to first order,

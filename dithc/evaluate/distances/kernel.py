@@ -18,7 +18,7 @@ SUBSETS = 50
 
 
 @dataclass(frozen=True)
-class Kid:
+class KidEstimate:
     """Kernel distance `value`, with the pulls of real (n,) and generated (m,) images on it.
 
     A pull is the decrease of the distance without that image. The sum of squared pulls is the jackknife variance
@@ -51,7 +51,7 @@ class Kid:
         return {name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in ("real", "generated")}
 
 
-def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> Kid:
+def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> KidEstimate:
     """Return the unbiased squared MMD of blocks of features (n, d) (Binkowski et al. 2018, section 4).
 
     The kernel is (x . y / d + 1)^3. The value may be slightly negative. Sets of up to 1,000 rows, at least two, are
@@ -70,7 +70,7 @@ def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *,
         if has_pulls:
             real[of_a] += _pulls(k_xx, k_xy) / subsets
             generated[of_b] += _pulls(k_yy, k_xy.T) / subsets
-    return Kid(float(np.mean(values)), real, generated)
+    return KidEstimate(float(np.mean(values)), real, generated)
 
 
 def _subset(n: int, generator: np.random.Generator) -> NDArray[np.int64]:

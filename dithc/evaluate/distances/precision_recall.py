@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.evaluate.memorization import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray
 
@@ -21,7 +21,7 @@ AT_ONCE = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 featu
 NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers
 
 
-class Neighbours(NamedTuple):
+class PrecisionRecall(NamedTuple):
     """Shares 0 to 1; density has no upper bound."""
 
     precision: float
@@ -30,7 +30,7 @@ class Neighbours(NamedTuple):
     coverage: float
 
 
-def neighbours(real: Blocks, generated: Blocks) -> Neighbours:
+def precision_recall(real: Blocks, generated: Blocks) -> PrecisionRecall:
     """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
     A row at the radius is inside, so equal sets return 1.
@@ -38,7 +38,7 @@ def neighbours(real: Blocks, generated: Blocks) -> Neighbours:
     k, k_density = NEAREST_OF_PRECISION, NEAREST_OF_DENSITY
     n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
     if min(n, m) <= most:
-        raise problem(
+        raise user_error(
             "too few images for precision, recall, density and coverage",
             got=f"n = {n} real and {m} generated",
             expected=f"more than {most} of each, the number of neighbors",
@@ -57,7 +57,7 @@ def neighbours(real: Blocks, generated: Blocks) -> Neighbours:
             inside += int(is_within.sum())
             is_covered[rows] |= is_within.any(axis=1)
     density = inside / (k_density * m)
-    return Neighbours(float(is_precise.mean()), float(is_recalled.mean()), density, float(is_covered.mean()))
+    return PrecisionRecall(float(is_precise.mean()), float(is_recalled.mean()), density, float(is_covered.mean()))
 
 
 def _centered(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.core.artifacts import outputs, sha256_file
-from dithc.core.logging import MetricsWriter, logger, problem, progress
+from dithc.core.logging import MetricsWriter, get_logger, progress, user_error
 from dithc.evaluate.extractors.defects import DEFECTS, damaged
 from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import fill, read_state, require_file, write_safetensors
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 KIND = "dithc-classifier"
 METRICS_FOLDER = "metrics"
@@ -141,7 +141,7 @@ def load(path: Path) -> Extractor:
     state, metadata = read_state(path)
     kind = metadata.get("kind")
     if kind != KIND:
-        raise problem(
+        raise user_error(
             f"weights file {path} is not a classifier of dithc",
             got=f"kind {kind!r}",
             expected=f"kind {KIND!r} in the file's metadata",
@@ -165,14 +165,14 @@ def load(path: Path) -> Extractor:
 def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
     classes = np.unique(labels)
     if len(classes) < least:
-        raise problem(
+        raise user_error(
             "the classifier requires two classes",
             got=f"{len(classes)} class(es) in {len(labels)} images",
             expected="at least two classes",
             fix="set `defects: true`, which requires only one class, or use another extractor",
         )
     if min(images.shape[2:]) < 8:
-        raise problem(
+        raise user_error(
             "images for the classifier are too small",
             got=f"{images.shape[2]}x{images.shape[3]} pixels",
             expected="at least 8x8",
@@ -231,7 +231,7 @@ def _defects_told(network: Classifier, images: NDArray[np.uint8], generator: tor
 def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:
     """Reject a diverged training run, and warn if it did not beat guessing."""
     if not math.isfinite(loss):
-        raise problem(
+        raise user_error(
             "training of the classifier diverged or did not run",
             got=f"loss {loss} after {numbers['steps']} steps",
             expected="a finite loss and at least one step",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dithc.core.logging import problem
-from dithc.evaluate.statistics import Origin
+from dithc.core.logging import user_error
+from dithc.evaluate.statistics import FeatureOrigin
 
 Kind = Literal["inception", "squeezenet", "torchscript", "classifier"]
 Resize = Literal["legacy-pytorch", "clean", "none"]
@@ -59,7 +59,7 @@ class Extractor:
             most = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
             features = torch.cat([self.network(part).float() for part in torch.split(pixels, most)]).numpy()  # (N, d)
         if features.shape != (len(images), self.num_features):
-            raise problem(
+            raise user_error(
                 f"features of {self.kind} extractor {self.name} have a wrong shape",
                 got=features.shape,
                 expected=(len(images), self.num_features),
@@ -67,7 +67,7 @@ class Extractor:
             )
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
         if len(bad):
-            raise problem(
+            raise user_error(
                 f"features of {self.kind} extractor {self.name} are not finite",
                 got=f"NaN or infinity for {len(bad)} of {len(images)} images, first at row {bad[0]} of the batch",
                 expected="finite numbers",
@@ -75,9 +75,9 @@ class Extractor:
             )
         return np.asarray(features, dtype=np.float32)
 
-    def origin(self, *, set_hash: str, stretch: str = "") -> Origin:
+    def origin(self, *, set_hash: str, stretch: str = "") -> FeatureOrigin:
         """Return the provenance of statistics and shards of this extractor."""
-        return Origin(
+        return FeatureOrigin(
             extractor=self.name,
             kind=self.kind,
             sha256=self.sha256,

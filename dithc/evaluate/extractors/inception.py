@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.core.artifacts import sha256_file
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.evaluate.extractors.extractor import FID_SUITE_RESIZE, Extractor, Resize, resize_images
 from dithc.evaluate.extractors.weights import fill, read_state, require_file
 
@@ -199,7 +199,7 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
     sha256 = sha256_file(path)
     published = sha256.startswith(WELL_KNOWN_SHA256_START)
     if path.name == WELL_KNOWN_NAME and not published:
-        raise problem(
+        raise user_error(
             f"weights file {path} contradicts its name",
             got=f"sha256 {sha256}",
             expected=f"sha256 starting with {WELL_KNOWN_SHA256_START}",

@@ -10,18 +10,18 @@ from torch import Tensor
 from dithc.config import codecs
 from dithc.core import plugins as extensions
 from dithc.core.artifacts import sha256_file
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
 from dithc.evaluate.extractors.scripted import probe, ramp
 
 SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
 NOWHERE = Path()  # for extractors without a file
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def load_extractor(
-    kind: Kind | codecs.InstalledExtractor, path: Path = NOWHERE, *, resize: Resize | None = None, trust: bool = False
+    kind: Kind | codecs.PluginExtractor, path: Path = NOWHERE, *, resize: Resize | None = None, trust: bool = False
 ) -> Extractor:
     """Read a feature extractor from a local file; nothing is downloaded.
 
@@ -34,9 +34,7 @@ def load_extractor(
     Raises:
         UserError: A program is not trusted, or the file is missing, damaged or has another structure.
     """
-    extractor = (
-        _of_package(kind) if isinstance(kind, codecs.InstalledExtractor) else _of_kind(kind, path, resize, trust)
-    )
+    extractor = _of_package(kind) if isinstance(kind, codecs.PluginExtractor) else _of_kind(kind, path, resize, trust)
     log.info(
         f"extractor {extractor.kind} {path if isinstance(kind, str) else kind.words}: {extractor.num_features} features, sha256 "
         f"{extractor.sha256[:12]}, resize {extractor.resize}; {extractor.note}"
@@ -52,7 +50,7 @@ def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extr
     return scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
 
 
-def _of_package(settings: codecs.InstalledExtractor) -> Extractor:
+def _of_package(settings: codecs.PluginExtractor) -> Extractor:
     """Open an installed extractor, which keeps the contract of `scripted.py` and returns equal features in any batch."""
     decides = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())

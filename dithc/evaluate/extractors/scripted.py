@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.artifacts import sha256_file
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.core.weights import unreadable
 from dithc.evaluate.extractors.extractor import Extractor
 from dithc.evaluate.extractors.weights import require_file
@@ -31,7 +31,7 @@ FIX = "script a wrapper that resizes, normalizes and returns one feature vector 
 def load(path: Path, *, trust: bool) -> Extractor:
     """Read a TorchScript network and determine d with a small batch."""
     if not trust:
-        raise problem(
+        raise user_error(
             f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
             got="trust: false",
             expected="`trust: true` next to its `path` in the section `extractors`, if its origin is known",
@@ -76,7 +76,7 @@ def probe(network: Callable[[Tensor], Any], *, named: str, fix: str) -> int:
             got = "NaN or infinity"
         else:
             got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-    raise problem(f"{named} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, fix=fix)
+    raise user_error(f"{named} fails on a {PROBE_SHAPE} batch", got=got, expected=CONTRACT, fix=fix)
 
 
 def ramp() -> Tensor:

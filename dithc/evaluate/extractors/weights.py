@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dithc.core.artifacts import replacing
-from dithc.core.integrity import parse
-from dithc.core.logging import problem
+from dithc.core.artifacts import atomic_replace
+from dithc.core.integrity import parse_json
+from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_external
 from dithc.core.weights import unreadable
 
@@ -24,7 +24,7 @@ METADATA_KEY = "dithc"
 def require_file(path: Path, *, kind: str, what_to_put: str) -> None:
     """Reject a path that is not a file; `what_to_put` describes the file."""
     if not path.is_file():
-        raise problem(
+        raise user_error(
             f"weights file of the {kind} feature extractor is missing",
             got=f"{path} ({'a folder' if path.is_dir() else 'no such file'})",
             expected=what_to_put,
@@ -40,14 +40,14 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     state, said = read_external(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise problem(
+        raise user_error(
             f"weights file {path} does not contain a state dict",
             got=type(state).__name__,
             expected="a mapping of parameter names to tensors",
             fix="save the network's state_dict(), not the network or a training checkpoint",
         )
     try:
-        return dict(state), parse(said.get(METADATA_KEY, "{}"))
+        return dict(state), parse_json(said.get(METADATA_KEY, "{}"))
     except ValueError as error:
         what, expected = f"metadata of {path} cannot be read", "JSON of dithc"
         raise unreadable(what, path, expected=expected, error=error) from error
@@ -60,7 +60,7 @@ def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping
     """
     text = json.dumps(metadata, sort_keys=True)
     tensors = {name: value.contiguous() for name, value in state.items()}
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={METADATA_KEY: text})
         except SafetensorError as error:  # the library wraps the error of the system
@@ -84,7 +84,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
     ]
     faults = [("missing", missing), ("unknown", unknown), ("wrong shape", shapes)]
     if any(names for _, names in faults):
-        raise problem(
+        raise user_error(
             f"weights file {path} does not match the network",
             got="; ".join(f"{len(names)} {fault}: {_some(names)}" for fault, names in faults if names),
             expected=f"{len(wanted)} tensors such as {_some(list(wanted)[:2])}",

@@ -1,6 +1,6 @@
 """Distances of the pixels of generated and real images by band, in the units of the dataset.
 
-Pure functions of `Pixels`. Legend: C bands, V stored values, I indices, R rings.
+Pure functions of `PixelStatistics`. Legend: C bands, V stored values, I indices, R rings.
 """
 
 from typing import Any
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.evaluate.pixels.band_roles import INDICES, ROLES_NM
-from dithc.evaluate.pixels.pixel_file import BINS, Pixels
+from dithc.evaluate.pixels.pixel_file import BINS, PixelStatistics
 from dithc.evaluate.pixels.spectra import log_spectral_distance
 from dithc.evaluate.statistics import FloatArray
 
@@ -33,7 +33,7 @@ def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
     return float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0))))
 
 
-def correlation(pixels: Pixels) -> FloatArray:
+def correlation(pixels: PixelStatistics) -> FloatArray:
     """Return the correlation of bands over all pixels (C, C); NaN for a constant band."""
     total, mean = pixels.class_pixels.sum(), pixels.class_sums.sum(axis=0) / pixels.class_pixels.sum()  # (C,)
     covariance = pixels.products / total - np.outer(mean, mean)
@@ -42,7 +42,7 @@ def correlation(pixels: Pixels) -> FloatArray:
         return np.asarray(covariance / np.outer(spread, spread))
 
 
-def of_bands(real: Pixels, generated: Pixels) -> dict[str, Any]:
+def of_bands(real: PixelStatistics, generated: PixelStatistics) -> dict[str, Any]:
     """Return distances of band distributions and of band correlations, and angles of mean spectra in total and by class."""
     _require_same(real, generated)
     a, b = _together(real, generated)
@@ -67,7 +67,7 @@ def of_bands(real: Pixels, generated: Pixels) -> dict[str, Any]:
     }
 
 
-def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
+def of_indices(real: PixelStatistics, generated: PixelStatistics) -> dict[str, Any]:
     """Return the distance of each index distribution and quantiles of both sets; reasons for indices without bands."""
     _require_same(real, generated)
     numbers: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def of_indices(real: Pixels, generated: Pixels) -> dict[str, Any]:
     return numbers | ({"absent": absent} if absent else {})
 
 
-def of_spectra(real: Pixels, generated: Pixels) -> dict[str, Any]:
+def of_spectra(real: PixelStatistics, generated: PixelStatistics) -> dict[str, Any]:
     """Return the log-spectral distance of each band in decibels, and both spectra."""
     _require_same(real, generated)
     distances = log_spectral_distance(real.power, generated.power)
@@ -99,7 +99,7 @@ def of_spectra(real: Pixels, generated: Pixels) -> dict[str, Any]:
     }
 
 
-def _together(*sets: Pixels) -> list[NDArray[np.int64]]:
+def _together(*sets: PixelStatistics) -> list[NDArray[np.int64]]:
     """Return the counts of each set (C, V) on a common grid."""
     first = min(one.first for one in sets)
     last = max(one.first + one.counts.shape[1] for one in sets)
@@ -111,7 +111,7 @@ def _together(*sets: Pixels) -> list[NDArray[np.int64]]:
     return wide
 
 
-def _mean(pixels: Pixels, label: int | None = None) -> FloatArray:
+def _mean(pixels: PixelStatistics, label: int | None = None) -> FloatArray:
     """Return the mean spectrum (C,) of all pixels or of a class, in the units of the dataset."""
     chosen = slice(None) if label is None else pixels.classes == label
     stored = pixels.class_sums[chosen].sum(axis=0) / pixels.class_pixels[chosen].sum()  # (C,)
@@ -135,13 +135,13 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _require_same(real: Pixels, generated: Pixels) -> None:
+def _require_same(real: PixelStatistics, generated: PixelStatistics) -> None:
     """Reject sets of different bands, units or conversions."""
     sides = [
         (one.bands, one.units, one.scale.tolist(), one.offset.tolist(), one.index_names) for one in (real, generated)
     ]
     if sides[0] != sides[1] or real.power.shape != generated.power.shape:
-        raise problem(
+        raise user_error(
             "pixels of different datasets cannot be compared",
             got=f"bands {', '.join(real.bands)} ({real.units}) and {', '.join(generated.bands)} ({generated.units})",
             expected="images with the same bands, units and size",

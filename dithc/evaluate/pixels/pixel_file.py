@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.artifacts import Manifest, outputs, replacing
-from dithc.core.logging import problem
+from dithc.core.artifacts import Manifest, atomic_replace, outputs
+from dithc.core.logging import user_error
 from dithc.evaluate.statistics import FloatArray
 
 FILE = "pixels.npz"
@@ -22,7 +22,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class PixelStatistics:
     """Pixel statistics of a set of images; physical = stored * scale + offset, by band (C,)."""
 
     bands: tuple[str, ...]  # band names (C)
@@ -42,11 +42,11 @@ class Pixels:
     spectra: int  # number of images in `power`
 
 
-def write(path: Path, pixels: Pixels, identity: dict[str, Any]) -> None:
+def write(path: Path, pixels: PixelStatistics, identity: dict[str, Any]) -> None:
     """Write the statistics with the identity of their images."""
     arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
     outputs.OutputFolder(path.parent).plan([path])
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic_replace(path) as temporary, temporary.open("wb") as file:
         np.savez(file, identity=np.array(json.dumps(identity, sort_keys=True)), **arrays)
 
 
@@ -61,14 +61,14 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
         return False
 
 
-def read(folder: Path) -> Pixels:
+def read(folder: Path) -> PixelStatistics:
     """Return the pixel statistics in a folder of features."""
     path = Manifest.whole(folder / FILE)
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {one.name: file[one.name] for one in fields(Pixels)}
+            found = {one.name: file[one.name] for one in fields(PixelStatistics)}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise problem(
+        raise user_error(
             f"pixels of {folder} cannot be compared",
             got=str(error) or type(error).__name__,
             expected=f"{FILE} of `dithc features --pixels`",
@@ -79,4 +79,4 @@ def read(folder: Path) -> Pixels:
         name: int(found.pop(name)) for name in ("first", "spectra")
     }
     everything: dict[str, Any] = found | texts | scalars
-    return Pixels(**everything)
+    return PixelStatistics(**everything)

@@ -20,14 +20,14 @@ from dithc.engine.comm import Group
 from dithc.evaluate.image_set import share
 from dithc.evaluate.memorization import Rows, evenly
 from dithc.evaluate.pixels.band_roles import INDICES, index_bands
-from dithc.evaluate.pixels.pixel_file import BINS, FILE, Pixels, is_of, write
+from dithc.evaluate.pixels.pixel_file import BINS, FILE, PixelStatistics, is_of, write
 from dithc.evaluate.pixels.spectra import radial_power
 
 BATCH = 16  # images read together: 100 MB of floating-point numbers with 13 bands and 256 pixels
 Array = NDArray[Any]
 
 
-def measure(
+def measure_pixels(
     stored: Callable[[Rows], Array],
     labels: NDArray[np.integer],
     out_folder: Path,
@@ -123,11 +123,11 @@ class _Sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.power |= other.power
 
-    def result(self) -> Pixels:
+    def result(self) -> PixelStatistics:
         """Return the statistics for the file."""
         seen = np.flatnonzero(self.counts.any(axis=0))
         known = [index_bands(name, self.bands) is not None for name in INDICES]
-        return Pixels(
+        return PixelStatistics(
             bands=self.bands.names,
             units=self.bands.units,
             scale=np.array(self.bands.scale),

@@ -25,7 +25,7 @@ MOST_NOISE = 0.5  # relative to a channel's deviation; samplers leave far less n
 Kind = Literal["plain", "equivariant", "noisy"]
 
 
-def eased(z: Tensor, x: Tensor, settings: codecs.KlVae, *, seed: int, step: int) -> tuple[Kind, Tensor, Tensor]:
+def eased(z: Tensor, x: Tensor, settings: codecs.KlVaeConfig, *, seed: int, step: int) -> tuple[Kind, Tensor, Tensor]:
     """Return the type of a training step, the latents to decode, and the target of the result.
 
     (seed, step) selects a rotation or halving of z (N, Z, h, w) and crops x (N, C, H, W) (equivariant), noise on z

@@ -14,14 +14,14 @@ import torch
 from torch.nn import functional
 
 from dithc.config import codecs
-from dithc.core.artifacts import outputs, replacing, sha256_file
-from dithc.core.logging import MetricsWriter, logger, problem, progress
-from dithc.data import Rows, Stretch, Tiles, write_png
-from dithc.latents.batches import Order, generator
+from dithc.core.artifacts import atomic_replace, outputs, sha256_file
+from dithc.core.logging import MetricsWriter, get_logger, progress, user_error
+from dithc.data import BandScaling, Rows, Tiles, write_png
+from dithc.latents.batches import SampleOrder, generator
 from dithc.latents.codec_training.latent_augmentation import eased
 from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
-from dithc.latents.views import view_of
+from dithc.latents.views import apply_view
 
 CROP_STREAM = 2
 WARMUP_SHARE = 0.05
@@ -30,10 +30,10 @@ SHOWN_TILES = 8
 GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
 METRICS_FOLDER, BUILD_FOLDER = "metrics", ".build"
 FILES = (autoencoder.WEIGHTS_FILE, autoencoder.CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE)  # in write order
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
+def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, seed: int) -> dict[str, Any]:
     """Train, measure and write a codec: config.json, weights, grid.png and last codec.json.
 
     The seed determines order, crops, views, noise and initial weights. Training starts from the linear codec of its
@@ -85,9 +85,9 @@ def train_codec(settings: codecs.KlVae, tiles: Tiles, folder: Path, *, seed: int
 class Crops:
     """Seeded crops of training tiles for each step: random orientations, with corners on the grid of latents."""
 
-    def __init__(self, settings: codecs.KlVae, tiles: Tiles, *, seed: int) -> None:
+    def __init__(self, settings: codecs.KlVaeConfig, tiles: Tiles, *, seed: int) -> None:
         self._settings, self._tiles, self._seed = settings, tiles, seed
-        self._order = Order(tiles.rows("train"), seed=seed)
+        self._order = SampleOrder(tiles.rows("train"), seed=seed)
 
     def at(self, step: int) -> torch.Tensor:
         """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
@@ -101,7 +101,7 @@ class Crops:
             top, left, view = generator(seed=self._seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
             y, x = int(top * corners) * factor, int(left * corners) * factor
             crop = image[:, y : y + side, x : x + side]  # (C, H, W)
-            crops.append(view_of(crop, int(view * self._settings.orientations)))
+            crops.append(apply_view(crop, int(view * self._settings.orientations)))
         return torch.from_numpy(np.stack(crops))
 
 
@@ -117,9 +117,9 @@ def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
-def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
+def _check(settings: codecs.KlVaeConfig, tiles: Tiles) -> None:
     if not len(tiles.rows("train")):
-        raise problem(
+        raise user_error(
             "the codec has no training tiles",
             got="0 tiles in the train split",
             expected="at least 1",
@@ -127,7 +127,7 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
         )
     size, factor = int(tiles.info["size"]), settings.factor
     if size % factor:
-        raise problem(
+        raise user_error(
             "the codec's factor does not divide the tiles",
             got=f"tiles of {size} pixels, factor {factor}",
             expected=f"a tile size that is a multiple of {factor}",
@@ -135,7 +135,7 @@ def _check(settings: codecs.KlVae, tiles: Tiles) -> None:
         )
 
 
-def _sizes(settings: codecs.KlVae, tiles: Tiles) -> autoencoder.Sizes:
+def _sizes(settings: codecs.KlVaeConfig, tiles: Tiles) -> autoencoder.Sizes:
     chosen = ("factor", "latent_channels", "width", "encoder_blocks", "decoder_blocks")
     return autoencoder.Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
 
@@ -155,7 +155,7 @@ def _some(rows: Rows) -> Rows:
 
 
 def _optimise(
-    net: autoencoder.Autoencoder, settings: codecs.KlVae, crops: Crops, metrics: MetricsWriter, *, seed: int
+    net: autoencoder.Autoencoder, settings: codecs.KlVaeConfig, crops: Crops, metrics: MetricsWriter, *, seed: int
 ) -> tuple[float, str]:
     """Run the training loop; return the mean loss of the last tenth of the steps and the compute type."""
     bf16 = has_bf16()
@@ -179,7 +179,7 @@ def _optimise(
             losses.append(float(loss.detach()))
             metrics.write(step + 1, loss=losses[-1], lr=lr, **({} if kind == "plain" else {f"loss_{kind}": losses[-1]}))
             if not math.isfinite(losses[-1]):
-                raise problem(
+                raise user_error(
                     f"training of the codec diverged at step {step}",
                     got=f"loss {losses[-1]}",
                     expected="a finite loss",
@@ -221,7 +221,7 @@ def _given_back(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows, *, linea
 
 
 def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
-    stretch = Stretch(tiles.info)
+    stretch = BandScaling(tiles.info)
     return measure(
         pairs, bands=list(tiles.info["bands"]), physical=lambda x: torch.from_numpy(stretch.unscale(x.numpy()))
     )
@@ -252,12 +252,12 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
             }
             (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
             for name in FILES:
-                with replacing(folder / name) as temporary:
+                with atomic_replace(folder / name) as temporary:
                     (made / name).replace(temporary)
         finally:
             outputs.remove(made)
     except OSError as error:
-        raise problem(
+        raise user_error(
             f"the codec could not be written to {folder}",
             got=error,
             expected="a writable folder with enough free space",

@@ -1,7 +1,7 @@
 """Codecs: conversion of tiles to latents and back by built-in and external networks, behind one interface.
 
 `open_codec` opens the configured codec. `Codec` is the common interface and `KlCodec` a codec with a network.
-`autoencoder` is the built-in network and `DiffusersNetwork` a network of diffusers.
+`autoencoder` is the built-in network and `DiffusersAutoencoder` a network of diffusers.
 
 Invariants: an external autoencoder is tested before any work. Its latents are stored normalized. No weights are
 downloaded.
@@ -11,7 +11,7 @@ Extending: a new codec is a model in dithc.config.codecs and a branch of `open_c
 
 from dithc.latents.codecs import autoencoder
 from dithc.latents.codecs.codec import CODEC_FILE, LARGEST_FP16, Codec, KlCodec
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder
 from dithc.latents.codecs.opening import open_codec
 
-__all__ = ["CODEC_FILE", "LARGEST_FP16", "Codec", "DiffusersNetwork", "KlCodec", "autoencoder", "open_codec"]
+__all__ = ["CODEC_FILE", "LARGEST_FP16", "Codec", "DiffusersAutoencoder", "KlCodec", "autoencoder", "open_codec"]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
@@ -144,7 +144,7 @@ class Autoencoder(nn.Module):
             rows = functional.pixel_unshuffle(x, self.factor).movedim(1, -1).reshape(-1, self.sizes.patch).double()
             count, total, squares = count + len(rows), total + rows.sum(dim=0), squares + rows.T @ rows
         if not bool(squares.isfinite().all()):
-            raise problem(
+            raise user_error(
                 "training tiles of the codec are not finite",
                 got="NaN or infinity",
                 expected="finite numbers",
@@ -174,13 +174,13 @@ class Autoencoder(nn.Module):
     def load(cls, folder: Path, *, fix: str) -> Self:
         """Read the output of `save`; UserError with `fix` if a file is missing, damaged or of another network."""
         try:
-            said = parse(plain(folder / CONFIG_FILE).read_text())
+            said = parse_json(require_regular_file(folder / CONFIG_FILE).read_text())
             if said.pop("format", None) != FORMAT:
                 raise ValueError(f"{CONFIG_FILE} is not of format {FORMAT!r}")
             net = cls(Sizes(**said))
             net.load_state_dict(dict(read_tensors(folder / WEIGHTS_FILE)))
         except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise problem(
+            raise user_error(
                 f"autoencoder in {folder} cannot be loaded",
                 got=str(error).partition("\n")[0] or type(error).__name__,
                 expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} written by `dithc codec`",

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from dithc.core.artifacts import digest
-from dithc.core.logging import problem
-from dithc.data import Rows, Stretch, Tiles
+from dithc.core.logging import user_error
+from dithc.data import BandScaling, Rows, Tiles
 from dithc.latents.codecs.autoencoder import Autoencoder
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder
 
 CODEC_FILE = "codec.json"
 LARGEST_FP16 = 65504.0
@@ -48,7 +48,7 @@ class Codec(ABC):
     reach: int | None = None
 
     def __init__(self, info: dict[str, Any]) -> None:
-        self._stretch = Stretch(info)
+        self._stretch = BandScaling(info)
 
     @property
     def in_bands(self) -> int:
@@ -99,7 +99,7 @@ class PixelCodec(Codec):
         return latent.float()  # (N, C, H, W)
 
 
-class Pictures(Codec):
+class DisplayBandCodec(Codec):
     """Codec of the three display bands.
 
     The display stretch maps a tile to 8 bits, which become [-1, 1]. A decoded image is therefore a display image, and
@@ -121,7 +121,7 @@ class KlCodec(Codec):
 
     def __init__(
         self,
-        net: Autoencoder | DiffusersNetwork,
+        net: Autoencoder | DiffusersAutoencoder,
         info: dict[str, Any],
         *,
         id: str,
@@ -152,14 +152,14 @@ class KlCodec(Codec):
         return self.net.decoder_parts
 
 
-class SdCodec(Pictures, KlCodec):
+class SdCodec(DisplayBandCodec, KlCodec):
     """Stable Diffusion's autoencoder, applied to the three display bands."""
 
 
 def check_sides(codec: str, factor: int, height: int, width: int) -> None:
     """Raise UserError for tile sizes that the codec's factor does not divide."""
     if height % factor or width % factor:
-        raise problem(
+        raise user_error(
             f"tiles do not fit codec {codec}",
             got=f"{height} x {width} pixels",
             expected=f"multiples of {factor}, its downsampling factor",

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_external
 from dithc.core.weights import DIFFUSERS_FILE, files_of
 
@@ -51,7 +51,7 @@ def _room() -> Any:
     return room
 
 
-class DiffusersNetwork:
+class DiffusersAutoencoder:
     """Autoencoder of diffusers that returns the moments of its posterior instead of samples.
 
     Attributes:
@@ -84,10 +84,10 @@ class DiffusersNetwork:
             files_of_network(folder)
         except (OSError, ValueError) as error:
             what = f"autoencoder folder {folder} is incomplete"
-            raise problem(what, got=error, expected=wanted, fix=fix) from error
+            raise user_error(what, got=error, expected=wanted, fix=fix) from error
         state = dict(read_external(folder)[0])
         try:
-            settings = parse(plain(folder / CONFIG_FILE).read_text())
+            settings = parse_json(require_regular_file(folder / CONFIG_FILE).read_text())
             kind = settings.get("_class_name")
             if kind not in classes:
                 raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
@@ -101,7 +101,7 @@ class DiffusersNetwork:
             net.load_state_dict(state)
         except Exception as error:  # diffusers raises a dozen types for wrong settings
             got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
-            raise problem(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
+            raise user_error(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
         return cls(net.eval().requires_grad_(False), memory_format=memory_format)
 
     @property
@@ -171,7 +171,7 @@ def files_of_network(folder: Path) -> list[Path]:
     """Return settings and weights in a diffusers folder; OSError for missing files, ValueError for an invalid index."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
-    return [plain(folder / CONFIG_FILE), *files_of(folder)]
+    return [require_regular_file(folder / CONFIG_FILE), *files_of(folder)]
 
 
 def images_at_once(side: int) -> int:

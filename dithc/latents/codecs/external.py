@@ -15,22 +15,27 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import codecs
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.data import Tiles
-from dithc.latents.codecs.codec import LARGEST_FP16, Codec, Pictures, check_bands, check_sides
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork, Normalisation, files_of_network, images_at_once
-from dithc.latents.codecs.torchscript import ScriptedNetwork, cause, files_of
+from dithc.latents.codecs.codec import LARGEST_FP16, Codec, DisplayBandCodec, check_bands, check_sides
+from dithc.latents.codecs.diffusers_autoencoder import (
+    DiffusersAutoencoder,
+    Normalisation,
+    files_of_network,
+    images_at_once,
+)
+from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, files_of
 
 PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
 SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
 LOOKED_AT = 16  # number of tiles
 LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
 LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Network(Protocol):
+class AutoencoderProtocol(Protocol):
     """Interface of a codec's network: of diffusers, of a program, or of an installed package."""
 
     @property
@@ -48,7 +53,7 @@ class Network(Protocol):
         """Decode latents (n, Z, h, w) to float32 tiles (n, b, H, W)."""
 
 
-class ForeignCodec(Codec):
+class ExternalCodec(Codec):
     """Autoencoder of another program; stored latents are normalized, so `scale` is 1.
 
     `bands` are the C names of its input. `shift` and `scales` are one number, one per channel of the network, or one
@@ -59,8 +64,8 @@ class ForeignCodec(Codec):
 
     def __init__(
         self,
-        net: Network,
-        settings: codecs.Foreign,
+        net: AutoencoderProtocol,
+        settings: codecs.ExternalCodecConfig,
         info: dict[str, Any],
         *,
         id: str,
@@ -98,7 +103,7 @@ class ForeignCodec(Codec):
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
-        return self.net.decoder_parts if isinstance(self.net, DiffusersNetwork) else ()
+        return self.net.decoder_parts if isinstance(self.net, DiffusersAutoencoder) else ()
 
     def look_at(self, tiles: Tiles) -> None:
         """Raise UserError if latents of a few tiles exceed fp16; warn if they are far from mean 0 and deviation 1."""
@@ -118,7 +123,7 @@ class ForeignCodec(Codec):
         suits = "check that `bands` match the network"
         fix = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
         if not largest < LARGEST_FP16:
-            raise problem(
+            raise user_error(
                 f"latents of codec {self.id} cannot be stored",
                 got=f"a largest magnitude of {largest} among {count} tiles",
                 expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
@@ -135,7 +140,7 @@ class ForeignCodec(Codec):
         """Reshape one number, or numbers per channel of the network or the latents, to (G Z, 1, 1)."""
         channels = self.latent_channels // len(self._groups)
         if len(values) not in (1, channels, self.latent_channels):
-            raise problem(
+            raise user_error(
                 f"normalization of codec {self.id} does not match its latents",
                 got=f"{len(values)} numbers",
                 expected=f"1, or one per channel ({channels})",
@@ -148,11 +153,11 @@ class ForeignCodec(Codec):
         return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
 
 
-class ForeignPictures(Pictures, ForeignCodec):
+class ExternalDisplayCodec(DisplayBandCodec, ExternalCodec):
     """External autoencoder applied to the three display bands."""
 
 
-def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
+def open_foreign(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> Codec:
     """Return a `diffusers`, `torchscript` or installed codec after a trial; `info` is the content of dataset.json.
 
     Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
@@ -162,32 +167,32 @@ def open_foreign(settings: codecs.Foreign, info: dict[str, Any]) -> Codec:
     try:
         settings.check_bands(known, "codec")
     except ValueError as error:
-        raise problem(
+        raise user_error(
             f"bands of codec {settings.named} are not in the dataset",
             got=error,
             expected=f"groups of {', '.join(known)}",
             fix="change the codec's `bands`, or use another codec",
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else known)
-    net: Network
+    net: AutoencoderProtocol
     normalisation = Normalisation([0.0], None)
-    if isinstance(settings, codecs.InstalledCodec):
+    if isinstance(settings, codecs.PluginCodec):
         files, net = settings.files, settings.called(settings.network)
-    elif isinstance(settings, codecs.Diffusers):
+    elif isinstance(settings, codecs.DiffusersCodecConfig):
         path = Path(settings.path)
         fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
-        net = autoencoder = DiffusersNetwork.load(path, fix=fix)
+        net = autoencoder = DiffusersAutoencoder.load(path, fix=fix)
         files, normalisation = files_of_network(path), autoencoder.normalisation
     else:
-        assert isinstance(settings, codecs.Torchscript)
-        files, net = files_of(Path(settings.path)), ScriptedNetwork(settings)
+        assert isinstance(settings, codecs.TorchScriptCodecConfig)
+        files, net = files_of(Path(settings.path)), TorchScriptAutoencoder(settings)
     seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
     _try(net, settings, seen=seen, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
-    if isinstance(settings, codecs.InstalledCodec):
+    if isinstance(settings, codecs.PluginCodec):
         decides |= {"extension": settings.extension}
     kind = f"{settings.kind}-display" if settings.sees_display else settings.kind
-    return (ForeignPictures if settings.sees_display else ForeignCodec)(
+    return (ExternalDisplayCodec if settings.sees_display else ExternalCodec)(
         net,
         settings,
         info,
@@ -203,7 +208,7 @@ def _numbers(given: float | list[float] | None, known: list[float] | None, *, na
     if given is not None:
         return given if isinstance(given, list) else [given]
     if known is None:
-        raise problem(
+        raise user_error(
             f"scale of the latents of autoencoder {named} is unknown",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
@@ -218,18 +223,18 @@ def _listed(values: Tensor) -> str:
 
 
 @torch.no_grad()
-def _try(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> None:
+def _try(net: AutoencoderProtocol, settings: codecs.ExternalCodecConfig, *, seen: int, side: int) -> None:
     """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
     path, factor, channels = settings.named, settings.factor, settings.latent_channels
     if net.bands not in (None, seen):
-        raise problem(
+        raise user_error(
             f"number of bands of autoencoder {path} differs from its input",
             got=f"{net.bands} bands",
             expected=f"{seen}, by `bands`",
             fix="set the codec's `bands`: display for three, all for every band, or groups of that size",
         )
     check_sides(path, factor, side, side)
-    if isinstance(net, DiffusersNetwork):  # convolutional, so a small tile suffices
+    if isinstance(net, DiffusersAutoencoder):  # convolutional, so a small tile suffices
         side = min(side, PROBE_PLACES * factor)
     x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
     place = side // factor
@@ -254,7 +259,7 @@ def _try(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> Non
             raise _misfit(path, got=f"NaN or infinity from {what} noise", expected="finite numbers")
         difference = float((whole[:1] - one).abs().max() / whole.abs().max().clamp(min=1e-12))
         if not difference <= SAME:
-            raise problem(
+            raise user_error(
                 f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
                 got=f"{difference:.2g} of the largest magnitude between a tile alone and in a batch",
                 expected=f"at most {SAME}",
@@ -264,7 +269,7 @@ def _try(net: Network, settings: codecs.Foreign, *, seen: int, side: int) -> Non
 
 
 def _misfit(path: str, *, got: object, expected: object) -> UserError:
-    return problem(
+    return user_error(
         f"autoencoder {path} contradicts the configuration",
         got=got,
         expected=expected,

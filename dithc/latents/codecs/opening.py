@@ -7,15 +7,15 @@ import torch
 
 from dithc.config import codecs
 from dithc.core.artifacts import Manifest, sha256_file
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersNetwork, files_of_network
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, files_of_network
 from dithc.latents.codecs.external import open_foreign
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | None = None) -> Codec:
@@ -23,32 +23,32 @@ def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | N
 
     Raises UserError if files are missing or damaged, or the bands of the codec differ from the dataset's.
     """
-    if isinstance(settings, codecs.PixelCodec):
+    if isinstance(settings, codecs.PixelCodecConfig):
         return PixelCodec(info)
-    if isinstance(settings, codecs.SdVae):
+    if isinstance(settings, codecs.SdVaeConfig):
         return _open_sd(settings, info)
-    if isinstance(settings, codecs.Foreign):
+    if isinstance(settings, codecs.ExternalCodecConfig):
         return open_foreign(settings, info)
     assert folder is not None, "a kl-vae codec needs the folder of the codec stage"
     return _open_kl(folder, info)
 
 
-def _open_sd(settings: codecs.SdVae, info: dict[str, Any]) -> Codec:
+def _open_sd(settings: codecs.SdVaeConfig, info: dict[str, Any]) -> Codec:
     folder = Path(settings.path)
     fix = (
         f"copy both files of Stable Diffusion's autoencoder (such as stabilityai/sd-vae-ft-ema) into {folder}, or set the "
         "codec's `path`; nothing is downloaded"
     )
-    net = DiffusersNetwork.load(folder, fix=fix, classes=("AutoencoderKL",), memory_format=torch.channels_last)
+    net = DiffusersAutoencoder.load(folder, fix=fix, classes=("AutoencoderKL",), memory_format=torch.channels_last)
     if any(net.normalisation.shift):
-        raise problem(
+        raise user_error(
             f"autoencoder in {folder} requires a latent shift, which `kind: sd-vae` does not support",
             got=f"a shift of {net.normalisation.shift}",
             expected="Stable Diffusion's autoencoder, without a latent shift",
             fix="use `kind: diffusers`",
         )
     if net.bands != 3:
-        raise problem(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
+        raise user_error(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
     identity = f"sd-vae-{digest_of_files(files_of_network(folder), settings={'scale': settings.scale})[:12]}"
     return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
 
@@ -59,15 +59,15 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         Manifest.whole(folder / name)
     net = Autoencoder.load(folder, fix=fix)
     try:
-        said = parse(plain(folder / CODEC_FILE).read_text())
+        said = parse_json(require_regular_file(folder / CODEC_FILE).read_text())
         identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="the output of `dithc codec`", fix=fix
         ) from error
     found = sha256_file(folder / WEIGHTS_FILE)
     if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
-        raise problem(
+        raise user_error(
             f"codec in {folder} does not match its {CODEC_FILE}",
             got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
             expected=f"{sha256[:12]}... and id {identity}",
@@ -75,7 +75,7 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         )
     wanted = tuple(info["bands"])
     if len(bands) != len(wanted):
-        raise problem(
+        raise user_error(
             f"number of bands of the codec in {folder} differs from the dataset",
             got=f"{len(bands)} ({', '.join(bands)})",
             expected=f"{len(wanted)} ({', '.join(wanted)})",

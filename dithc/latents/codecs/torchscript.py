@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dithc.config import codecs
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.core.weights import content_of, unreadable
 
 PAIRS = ("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2")
@@ -30,7 +30,7 @@ CONTRACT = (
 FIX = "export the files in this form in evaluation mode, and set the codec's `path`; nothing is downloaded"
 
 
-class ScriptedNetwork:
+class TorchScriptAutoencoder:
     """Encoder and decoder of a program, for tiles in [-1, 1].
 
     Attributes:
@@ -40,7 +40,7 @@ class ScriptedNetwork:
 
     bands = None
 
-    def __init__(self, settings: codecs.Torchscript) -> None:
+    def __init__(self, settings: codecs.TorchScriptCodecConfig) -> None:
         self.has_logvar = settings.moments == "mean-logvar"
         self._low, self._high = settings.low, settings.high
         self._encode, self._decode = _halves(Path(settings.path))
@@ -71,7 +71,7 @@ def files_of(path: Path) -> list[Path]:
         if all((path / name).is_file() for name in pair):
             return [path / name for name in pair]
     got = "a folder without these files" if path.is_dir() else "no such file or folder"
-    raise problem(f"autoencoder {path} is missing", got=got, expected=CONTRACT, fix=FIX)
+    raise user_error(f"autoencoder {path} is missing", got=got, expected=CONTRACT, fix=FIX)
 
 
 def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
@@ -82,7 +82,7 @@ def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any
     lacks = [name for name in ("encode", "decode") if not callable(getattr(programs[0], name, None))]
     if lacks:
         got = f"a program without {' and '.join(lacks)}"
-        raise problem(f"autoencoder {path} cannot be used", got=got, expected=CONTRACT, fix=FIX)
+        raise user_error(f"autoencoder {path} cannot be used", got=got, expected=CONTRACT, fix=FIX)
     return programs[0].encode, programs[0].decode
 
 

@@ -1,9 +1,9 @@
 """The verdict on each run on the first screen of the report.
 
-Contents: for the last run of each chain, `judge` returns whether it trained, the quality of its samples between an
+Contents: for the last run of each chain, `assess_runs` returns whether it trained, the quality of its samples between an
 untrained network and the best possible (the floor and the codec), concerns, and next steps with commands.
 
-Invariants: pure functions of `Facts`. Every statement follows from numbers on the page. Thresholds have names and
+Invariants: pure functions of `ReportRecords`. Every statement follows from numbers on the page. Thresholds have names and
 reasons. Scores are compared only for equal features, resize and real tiles.
 
 Extending: a concern is a line in `warnings.py`, a next step a line in `next_steps.py`.
@@ -11,22 +11,22 @@ Extending: a concern is a line in `warnings.py`, a next step a line in `next_ste
 
 from dithc.report.assessment.next_steps import next_steps
 from dithc.report.assessment.quality import last_scored, quality
-from dithc.report.assessment.records import Answer, Judgement
+from dithc.report.assessment.records import QueryResult, RunAssessment
 from dithc.report.assessment.training_check import trained
 from dithc.report.assessment.warnings import concerns
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
-__all__ = ["Answer", "Judgement", "judge", "last_scored"]
+__all__ = ["QueryResult", "RunAssessment", "assess_runs", "last_scored"]
 
 
-def judge(facts: Facts) -> list[Judgement]:
+def assess_runs(facts: ReportRecords) -> list[RunAssessment]:
     """Return a judgement for each run at the end of a chain."""
     found = []
     for run in facts.last_runs:
         item = last_scored(facts, run.name)
         answer, marks = quality(facts, run.name)
         found.append(
-            Judgement(
+            RunAssessment(
                 run=run.name,
                 dataset=run.dataset,
                 trained=trained(run, item.gain if item else None),

@@ -4,40 +4,40 @@ import shlex
 from collections.abc import Iterator
 
 from dithc.report.assessment.quality import codec_of, floor_of
-from dithc.report.assessment.records import Step
+from dithc.report.assessment.records import NextStep
 from dithc.report.assessment.training_check import held_out
 from dithc.report.assessment.warnings import LOSSY
-from dithc.report.records import SMALL, EvaluationFacts, Facts, RunFacts
+from dithc.report.records import SMALL, EvaluationFacts, ReportRecords, RunFacts
 
 MOST = 3
 PROFILE = "profiles/local"
 
 
-def next_steps(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> list[Step]:
+def next_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> list[NextStep]:
     """Return at most `MOST` next steps for a run and its primary evaluation."""
     return [*_training(facts, run), *_judging(facts, run, item), *_looking(facts, run, item)][:MOST]
 
 
-def _training(facts: Facts, run: RunFacts) -> Iterator[Step]:
+def _training(facts: ReportRecords, run: RunFacts) -> Iterator[NextStep]:
     course = held_out(run)
     resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
-        yield Step(text="Finish the run; it resumes from its last checkpoint.", command=_again(facts))
+        yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_again(facts))
     elif course and course.falls:
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
-        yield Step(
+        yield NextStep(
             text=f"Train longer, because the held-out loss was still falling{resume}", command=_again(facts, longer)
         )
     if course and course.rises:
         is_turned = run.settings.get("augment") == "dihedral"
         turns = "" if is_turned else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
         text = f"Stop at about step {course.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
-        yield Step(text=text, command=turns)
+        yield NextStep(text=text, command=turns)
 
 
-def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+def _judging(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
     if item is None or item.score is None:
-        yield Step(text="Generate and score samples.", command=_again(facts))
+        yield NextStep(text="Generate and score samples.", command=_again(facts))
         return
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
@@ -46,35 +46,35 @@ def _judging(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Itera
         extractor = item.settings.get("extractor", "")
         asked = {"run": run.name, "at": "codec", "images": item.score.n_real, "extractor": extractor}
         added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
-        yield Step(
+        yield NextStep(
             text="Measure the limit of the codec: score real tiles through the codec.",
             command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),
         )
     elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
         longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
-        yield Step(
+        yield NextStep(
             text="Train a better codec, because it limits the samples; all later stages are rebuilt.",
             command=_again(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
         more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield Step(text="Score more images for smaller intervals.", command=_again(facts, more))
+        yield NextStep(text="Score more images for smaller intervals.", command=_again(facts, more))
 
 
-def _looking(facts: Facts, run: RunFacts, item: EvaluationFacts | None) -> Iterator[Step]:
+def _looking(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
     if item and item.files:
         samples = shlex.quote(str(item.files.samples))
-        yield Step(
+        yield NextStep(
             text="Export the images in the units of the dataset, for other programs.",
             command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
         )
     if facts.config:
-        yield Step(
+        yield NextStep(
             text="Verify all files of this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
         )
 
 
-def _again(facts: Facts, *changes: str) -> str:
+def _again(facts: ReportRecords, *changes: str) -> str:
     """Return the command that reruns the experiment with changes; empty without a known configuration."""
     if facts.config is None:
         return ""

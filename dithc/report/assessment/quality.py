@@ -1,8 +1,8 @@
 """Quality of the samples of a run, between an untrained network and the best possible."""
 
-from dithc.report.assessment.records import Answer, Mark, Mood
+from dithc.report.assessment.records import Mood, QueryResult, ScaleMark
 from dithc.report.formatting import between, score
-from dithc.report.records import SMALL, EvaluationFacts, Facts, Score
+from dithc.report.records import SMALL, EvaluationFacts, ReportRecords, Score
 
 # FID relative to the best possible (the greater of floor and codec), and its description. At these n, two equal sets differ
 # by tens of percent. Factors of 3 and 10 are visible in samples.
@@ -15,7 +15,7 @@ FAR = "far from the best"
 MOODS: tuple[Mood, ...] = ("good", "good", "fair")
 
 
-def last_scored(facts: Facts, run: str) -> EvaluationFacts | None:
+def last_scored(facts: ReportRecords, run: str) -> EvaluationFacts | None:
     """Return the last scored evaluation of a run, or the best of several at its end."""
     items = [item for item in facts.evaluations if item.run == run and item.score and item.at not in ("codec", "start")]
     items = [item for item in items if item.at != "untrained"]
@@ -30,7 +30,7 @@ def _place(item: EvaluationFacts) -> float:
     return item.at if isinstance(item.at, int) else float("inf")
 
 
-def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
+def start_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
     """Return the initial evaluation of the same run with comparable scores."""
     for at in ("untrained", "start"):
         for other in facts.evaluations:
@@ -39,7 +39,7 @@ def start_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
     return None
 
 
-def codec_of(facts: Facts, item: EvaluationFacts) -> EvaluationFacts | None:
+def codec_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
     """Return the codec evaluation of the dataset with comparable scores."""
     scored = (other for other in facts.evaluations_of(item.dataset) if other.at == "codec")
     return next((other for other in scored if _judged_alike(other, item)), None)
@@ -66,11 +66,11 @@ def floor_of(one: Score) -> tuple[float, str] | None:
     return None
 
 
-def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
+def quality(facts: ReportRecords, run: str) -> tuple[QueryResult, list[ScaleMark]]:
     """Return the answer, and the scores on one scale."""
     item = last_scored(facts, run)
     if item is None or item.score is None:
-        return Answer(mood="unknown", short="no score", text="The samples of this run have no score."), []
+        return QueryResult(mood="unknown", short="no score", text="The samples of this run have no score."), []
     now, codec, start, floor = item.score, codec_of(facts, item), start_of(facts, item), floor_of(item.score)
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.
     limits = [codec.score.fid] if codec and codec.score else []
@@ -86,12 +86,12 @@ def quality(facts: Facts, run: str) -> tuple[Answer, list[Mark]]:
         text += _way(facts, now, start, codec)
     if mood == "good" and (now.n < SMALL or not now.comparable):
         mood = "fair"  # few images, or features without published meaning
-    marks = [Mark(label="now", role="now", value=now.fid)]
-    marks += [Mark(label=floor[1].partition(" (")[0], role="floor", value=floor[0])] if floor else []
-    marks += [Mark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
-    marks += [Mark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
+    marks = [ScaleMark(label="now", role="now", value=now.fid)]
+    marks += [ScaleMark(label=floor[1].partition(" (")[0], role="floor", value=floor[0])] if floor else []
+    marks += [ScaleMark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
+    marks += [ScaleMark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
     marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
-    return Answer(mood=mood, short=words, text=text), marks if len(marks) > 1 else []
+    return QueryResult(mood=mood, short=words, text=text), marks if len(marks) > 1 else []
 
 
 def _words(fid: float, best: float | None) -> tuple[str, Mood]:
@@ -107,7 +107,7 @@ def _times(value: float, other: float) -> str:
     return f"{value / other:.2g} ×" if other > 0 else "–"
 
 
-def _way(facts: Facts, now: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:
+def _way(facts: ReportRecords, now: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:
     """Describe progress from the start to the codec limit in the primary measure."""
     if start.score is None:
         return ""

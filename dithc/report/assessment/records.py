@@ -7,7 +7,7 @@ Mood = Literal["good", "fair", "poor", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class QueryResult:
     """A short answer, and its explanation with numbers; `mood` selects the color."""
 
     mood: Mood
@@ -16,7 +16,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class ScaleMark:
     """A score on the scale from the best possible to an untrained network; `role` selects its style."""
 
     label: str
@@ -25,7 +25,7 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class NextStep:
     """A next step, and its command, which may be empty."""
 
     text: str
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class RunAssessment:
     """The verdict on the last run of a chain.
 
     `marks` are ascending scores on one scale, empty if there are too few. `concerns` start with the most severe.
@@ -41,8 +41,8 @@ class Judgement:
 
     run: str
     dataset: str
-    trained: Answer
-    quality: Answer
-    marks: list[Mark] = field(default_factory=list)
+    trained: QueryResult
+    quality: QueryResult
+    marks: list[ScaleMark] = field(default_factory=list)
     concerns: list[str] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[NextStep] = field(default_factory=list)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dithc.core.summaries import short
-from dithc.report.assessment.records import Answer
+from dithc.report.assessment.records import QueryResult
 from dithc.report.formatting import between
 from dithc.report.records import Gain, RunFacts
 
@@ -15,7 +15,7 @@ STILL = 0.005  # relative fall of the held-out loss since then
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class ValidationTrend:
     """Course of the loss on held-out tiles: first, last and least value.
 
     `rises`: it ended clearly above its least value. `falls`: it still fell at the end.
@@ -30,7 +30,7 @@ class HeldOut:
     falls: bool
 
 
-def held_out(run: RunFacts) -> HeldOut | None:
+def held_out(run: RunFacts) -> ValidationTrend | None:
     """Return the course of the held-out loss; None with fewer than two measurements."""
     curve = run.curve
     places = np.flatnonzero(np.isfinite(curve.val_loss)) if curve else np.array([], int)
@@ -40,7 +40,7 @@ def held_out(run: RunFacts) -> HeldOut | None:
     least = int(values.argmin())
     late = values[min(int(np.searchsorted(steps, LATE * steps[-1])), len(steps) - 2)]
     rises = bool(values[-1] > (1 + CLEAR) * values[least])
-    return HeldOut(
+    return ValidationTrend(
         first=float(values[0]),
         first_step=int(steps[0]),
         last=float(values[-1]),
@@ -51,12 +51,12 @@ def held_out(run: RunFacts) -> HeldOut | None:
     )
 
 
-def trained(run: RunFacts, gain: Gain | None) -> Answer:
+def trained(run: RunFacts, gain: Gain | None) -> QueryResult:
     """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
     if run.step is None:
-        return Answer(mood="unknown", short="not run", text="This run has no checkpoint yet.")
+        return QueryResult(mood="unknown", short="not run", text="This run has no checkpoint yet.")
     if run.loss_first10 is None or run.loss_last100 is None:
-        return Answer(mood="unknown", short="unknown", text="The run has no recorded loss.")
+        return QueryResult(mood="unknown", short="unknown", text="The run has no recorded loss.")
     course = held_out(run)
     went = "fell" if run.loss_last100 < run.loss_first10 else "went"
     text = f"In {run.step:,} steps the loss {went} from {short(run.loss_first10)} to {short(run.loss_last100)}"
@@ -68,15 +68,15 @@ def trained(run: RunFacts, gain: Gain | None) -> Answer:
     fell = run.loss_last100 < (1 - CLEAR) * run.loss_first10
     generalised = course is not None and course.last < (1 - CLEAR) * course.first
     if not (fell or is_better or generalised):
-        return Answer(mood="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
+        return QueryResult(mood="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
     if run.step < run.steps_planned:
-        return Answer(mood="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
+        return QueryResult(mood="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
     if course and course.rises:
-        return Answer(mood="fair", short="yes, then it overfitted", text=text)
-    return Answer(mood="good", short="yes", text=text)
+        return QueryResult(mood="fair", short="yes, then it overfitted", text=text)
+    return QueryResult(mood="good", short="yes", text=text)
 
 
-def _end(course: HeldOut | None) -> str:
+def _end(course: ValidationTrend | None) -> str:
     if course is None:
         return "; no held-out loss."
     if course.rises:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.core.summaries import Table, percent, rounded
 
 Kind = Literal["measured", "published", "simulated"]
@@ -64,7 +64,7 @@ def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
             raise ValueError("`curves` is not a list")
         return [_curve(one) for one in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise problem(
+        raise user_error(
             f"{origin} has no scaling curves",
             got=f"{type(error).__name__}: {error}",
             expected="the file of `dithc bench scaling --json` or `dithc simulate --json`, with `curves`",

@@ -1,7 +1,7 @@
 """Collection of facts: results are read, checked against each other, and converted into plain records.
 
-Contents: `gather` reads the manifests and rejects inconsistent results. `collect` converts them into `Facts`.
-`read_curve` reads the metrics of a run, `smooth` averages them.
+Contents: `gather_manifests` reads the manifests and rejects inconsistent results. `collect_records` converts them into
+`ReportRecords`. `read_curve` reads the metrics of a run, `smooth` averages them.
 
 Invariants: only means of curves and sums of times are computed. Missing results are None or empty.
 
@@ -9,7 +9,7 @@ Extending: a new fact is a field in `facts.py`, filled in `datasets.py`, `runs.p
 """
 
 from dithc.report.collect.curves import read_curve, smooth
-from dithc.report.collect.experiment import collect
-from dithc.report.collect.gather import gather
+from dithc.report.collect.experiment import collect_records
+from dithc.report.collect.gather import gather_manifests
 
-__all__ = ["collect", "gather", "read_curve", "smooth"]
+__all__ = ["collect_records", "gather_manifests", "read_curve", "smooth"]

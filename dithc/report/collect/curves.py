@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.core.integrity import plain, unseal_lines
-from dithc.core.logging import logger, read_metrics
+from dithc.core.integrity import load_checksummed_lines, require_regular_file
+from dithc.core.logging import get_logger, read_metrics
 from dithc.report.records import Curve, Values
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
@@ -44,7 +44,7 @@ def read_resumes(store: Path) -> list[int]:
     if not path.is_file():
         return []
     steps = set()
-    events, altered = unseal_lines(plain(path).read_text(errors="replace"))
+    events, altered = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
     if altered:
         log.warning(f"{path}: ignoring {len(altered)} altered lines: {altered[:8]}")
     for event in events:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.summaries import short
-from dithc.report.collect.gather import Result, Results
+from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.documents import read_json
 from dithc.report.records import Band, CodecFacts, DatasetFacts
 
@@ -14,7 +14,7 @@ from dithc.report.records import Band, CodecFacts, DatasetFacts
 SCENES_FILE = "scenes.json"
 
 
-def dataset_facts(experiment: Experiment, results: Results, name: str) -> DatasetFacts:
+def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetFacts:
     """Collect the facts on a dataset and its codec."""
     settings = experiment.datasets[name]
     scenes, tiles = results.one("stage", name), results.one("tiles", name)
@@ -62,7 +62,7 @@ def _bands(info: dict[str, Any]) -> list[Band]:
     ]
 
 
-def _codec(experiment: Experiment, results: Results, dataset: str) -> CodecFacts:
+def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecFacts:
     name = experiment.datasets[dataset].codec
     trained, latents = results.one("codec", name), results.one("latents", dataset)
     found = taken(CodecFacts, numbers_of(trained)) | {
@@ -81,6 +81,6 @@ def taken(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: numbers[field.name] for field in fields(record) if field.name in numbers}
 
 
-def numbers_of(result: Result | None) -> Mapping[str, Any]:
+def numbers_of(result: StageResult | None) -> Mapping[str, Any]:
     """Return the numbers of a result; empty without a result."""
     return result.numbers if result else {}

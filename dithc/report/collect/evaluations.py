@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import summaries
 from dithc.report.collect.datasets import numbers_of, taken
-from dithc.report.collect.gather import Result, Results
+from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.collect.kid_gain import cost_of, gain_of
 from dithc.report.collect.runs import flat
 from dithc.report.documents import read_json
 from dithc.report.records import EvaluationFacts, SampleFiles, Score
 
 
-def _label(experiment: Experiment, evaluation: str) -> str:
+def _label(experiment: ExperimentConfig, evaluation: str) -> str:
     """Describe the evaluated weights, with the run if the dataset has several."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
@@ -26,7 +26,7 @@ def _label(experiment: Experiment, evaluation: str) -> str:
     return words[chosen.at] + whose
 
 
-def evaluation_facts(experiment: Experiment, results: Results, name: str) -> EvaluationFacts:
+def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationFacts:
     """Collect an evaluation: its sampler, its score, and the files of its images."""
     settings = experiment.evaluations[name]
     dataset = experiment.runs[settings.run].dataset
@@ -56,7 +56,7 @@ def evaluation_facts(experiment: Experiment, results: Results, name: str) -> Eva
     )
 
 
-def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles | None:
+def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> SampleFiles | None:
     """Locate the images of an evaluation and the features of both sides; None without images."""
     chosen, samples = experiment.evaluations[name], results.one("sample", name)
     if samples is None:
@@ -68,7 +68,7 @@ def _files(experiment: Experiment, results: Results, name: str) -> SampleFiles |
     return SampleFiles(samples=samples.path, features=generated, real_features=real_features)
 
 
-def _score(result: Result) -> Score:
+def _score(result: StageResult) -> Score:
     asked = ("precision", "recall", "density", "coverage", "triplets", "pixels")
     more = {key: result.numbers[key] for key in asked if key in result.numbers}
     return Score(**taken(Score, result.numbers), more=more)

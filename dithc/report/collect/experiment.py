@@ -6,31 +6,31 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import platform, python_version
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.reproduction import read_reference
 from dithc.report.benchmarks import scaling_curves
 from dithc.report.collect.datasets import dataset_facts
 from dithc.report.collect.evaluations import evaluation_facts
-from dithc.report.collect.gather import STAGES, Result, Results
+from dithc.report.collect.gather import STAGES, ExperimentResults, StageResult
 from dithc.report.collect.runs import run_facts, run_seconds
 from dithc.report.documents import read_bench, read_json
-from dithc.report.records import Facts, Origin, Timing
+from dithc.report.records import Origin, ReportRecords, Timing
 
 PACKAGES = ("dithc", "torch", "numpy", "snakemake", "mpi4py", "diffusers", "safetensors", "rasterio", "scipy")
 
 
-def collect(
-    experiment: Experiment,
-    results: Results,
+def collect_records(
+    experiment: ExperimentConfig,
+    results: ExperimentResults,
     *,
     benches: Mapping[str, Path | None] | None = None,
     scaling: Iterable[Path] = (),
     machine: Iterable[str] = (),
     config: Path | None = None,
-) -> Facts:
+) -> ReportRecords:
     """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
     missing, paper = _missing(experiment, results), read_reference()
-    return Facts(
+    return ReportRecords(
         name=experiment.name,
         title=experiment.title,
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -58,7 +58,7 @@ def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
     return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
 
 
-def _timings(experiment: Experiment, results: Results) -> list[Timing]:
+def _timings(experiment: ExperimentConfig, results: ExperimentResults) -> list[Timing]:
     """Return wall times by stage, in data-flow order, and name; jobs of a run are summed."""
     names = {stage: list(dict.fromkeys(item.name for item in results.of(stage))) for stage in STAGES}
     return [
@@ -73,7 +73,7 @@ def _timings(experiment: Experiment, results: Results) -> list[Timing]:
     ]
 
 
-def _served(experiment: Experiment, stage: str, name: str) -> str:
+def _served(experiment: ExperimentConfig, stage: str, name: str) -> str:
     """Return the dataset of a result; empty if it serves several."""
     if stage == "train":
         return experiment.runs[name].dataset
@@ -85,7 +85,7 @@ def _served(experiment: Experiment, stage: str, name: str) -> str:
     return name.split(".")[0]  # a dataset, or real features as dataset.split.extractor
 
 
-def _origin(item: Result) -> Origin:
+def _origin(item: StageResult) -> Origin:
     manifest = item.manifest
     step = f" step {item.numbers['step']}" if item.stage == "train" and "step" in item.numbers else ""
     return Origin(
@@ -101,7 +101,7 @@ def _origin(item: Result) -> Origin:
     )
 
 
-def _warnings(experiment: Experiment, results: Results, missing: Mapping[str, list[str]]) -> list[str]:
+def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing: Mapping[str, list[str]]) -> list[str]:
     texts = []
     if len(results.code) > 1:
         versions = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
@@ -116,7 +116,7 @@ def _warnings(experiment: Experiment, results: Results, missing: Mapping[str, li
     return texts
 
 
-def _missing(experiment: Experiment, results: Results) -> dict[str, list[str]]:
+def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[str, list[str]]:
     """Return the names of missing results of a complete report by stage."""
     wanted = {
         "tiles": list(experiment.datasets),

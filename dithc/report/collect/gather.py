@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Experiment, stage_spec
+from dithc.config import ExperimentConfig, stage_spec
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 STAGES = ("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class StageResult:
     """A manifest and its path; `stage` is one of `STAGES`."""
 
     path: Path
@@ -37,16 +37,16 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Results:
+class ExperimentResults:
     """All existing results of an experiment."""
 
-    items: tuple[Result, ...]
+    items: tuple[StageResult, ...]
 
-    def of(self, stage: str, name: str | None = None) -> list[Result]:
+    def of(self, stage: str, name: str | None = None) -> list[StageResult]:
         """Return results of a stage, of one name or of all, in order."""
         return [item for item in self.items if item.stage == stage and name in (None, item.name)]
 
-    def one(self, stage: str, name: str) -> Result | None:
+    def one(self, stage: str, name: str) -> StageResult | None:
         """Return the result of a stage for a name, or its last segment."""
         found = self.of(stage, name)
         return max(found, key=lambda item: item.numbers.get("step") or 0, default=None)
@@ -61,34 +61,34 @@ class Results:
         return {source: list(results) for source, results in made.items()}
 
 
-def gather(experiment: Experiment, paths: Iterable[Path]) -> Results:
+def gather_manifests(experiment: ExperimentConfig, paths: Iterable[Path]) -> ExperimentResults:
     """Read every manifest and check that all belong to this experiment and to each other."""
     items = tuple(_read(path) for path in dict.fromkeys(paths))
     faults = [fault for item in items for fault in _settings_faults(experiment, item)]
     faults += _input_faults(items)
     if faults:
-        raise problem(
+        raise user_error(
             f"the results of the report are inconsistent ({len(faults)} faults)",
             got="".join(f"\n    {fault}" for fault in faults),
             expected="results of one experiment, each computed from its current inputs",
             fix="rerun the workflow, which rebuilds outdated results, or remove the listed results",
         )
-    return Results(items)
+    return ExperimentResults(items)
 
 
-def _read(path: Path) -> Result:
+def _read(path: Path) -> StageResult:
     manifest = Manifest.read(path)
     if manifest.stage not in STAGES:
-        raise problem(
+        raise user_error(
             f"manifest {path} has an unknown stage",
             got=manifest.stage,
             expected=", ".join(STAGES),
             fix="leave it out of --manifests",
         )
-    return Result(path=path, stage=manifest.stage, manifest=manifest)
+    return StageResult(path=path, stage=manifest.stage, manifest=manifest)
 
 
-def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
+def _settings_faults(experiment: ExperimentConfig, item: StageResult) -> list[str]:
     """Return settings of a result that differ from the experiment; only common keys are compared."""
     name = item.name
     if item.stage == "features":  # real sets are dataset.split.extractor, generated ones an evaluation
@@ -105,7 +105,7 @@ def _settings_faults(experiment: Experiment, item: Result) -> list[str]:
     ]
 
 
-def _input_faults(items: Iterable[Result]) -> list[str]:
+def _input_faults(items: Iterable[StageResult]) -> list[str]:
     """Return inputs that occur in two versions, or that were replaced after use."""
     versions: dict[Path, dict[str, str]] = {}
     for item in items:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.config import Experiment, training
+from dithc.config import ExperimentConfig, training
 from dithc.core.artifacts import summaries
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import problem
-from dithc.report.collect.gather import Result, Results
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import user_error
+from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.records import Cost, Gain
 
 SAME = {"run", "sampler", "order", "steps", "times", "epsilon_scaling", "cache", "seed"}
@@ -18,7 +18,7 @@ SAME_WEIGHTS = {"at", "weights", "ema", "guide"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
 
-def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
+def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> Gain | None:
     """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
 
     Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
@@ -36,7 +36,7 @@ def gain_of(experiment: Experiment, results: Results, name: str) -> Gain | None:
     return None
 
 
-def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
+def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> Cost | None:
     """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
 
     Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
@@ -63,18 +63,18 @@ def cost_of(experiment: Experiment, results: Results, name: str) -> Cost | None:
     return None
 
 
-def _way(chosen: training.Evaluation) -> dict[str, Any]:
+def _way(chosen: training.EvaluationConfig) -> dict[str, Any]:
     """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
     staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
     return {**chosen.model_dump(include=SAME), "pipefusion": staged}
 
 
-def _alike(before: Result, after: Result) -> bool:
+def _alike(before: StageResult, after: StageResult) -> bool:
     """Test whether two scores share real tiles, features and noise."""
     return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
 
 
-def _gain(before: Result, after: Result) -> Gain | None:
+def _gain(before: StageResult, after: StageResult) -> Gain | None:
     if not _alike(before, after):
         return None
     pulls = [_pulls(result) for result in (before, after)]
@@ -90,19 +90,19 @@ def _gain(before: Result, after: Result) -> Gain | None:
     return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
 
 
-def _pulls(result: Result) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+def _pulls(result: StageResult) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Return pulls of real and generated images; None if the stage stored none."""
     if not any(entry["path"] == summaries.PULLS_FILE for entry in result.manifest.files):
         return None
     path = result.manifest.whole(result.path.parent / summaries.PULLS_FILE)
     counts = [result.numbers["n_real"], result.numbers["n_generated"]]
     try:
-        content = parse(plain(path).read_text())
+        content = parse_json(require_regular_file(path).read_text())
         real, generated = (np.array(content[name], np.float64) for name in ("real", "generated"))
         if [real.shape, generated.shape] != [(count,) for count in counts]:
             raise ValueError(f"pulls of {real.shape} real and {generated.shape} generated images")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"{path} belongs to other images",
             got=f"{type(error).__name__}: {error}",
             expected=f"pulls of {counts[0]} real and {counts[1]} generated images",

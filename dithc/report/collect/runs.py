@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Experiment, training
-from dithc.core.logging import logger
+from dithc.config import ExperimentConfig, training
+from dithc.core.logging import get_logger
 from dithc.report.collect.curves import read_curve
 from dithc.report.collect.datasets import numbers_of, taken
-from dithc.report.collect.gather import Result, Results
+from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.records import Curve, RunFacts
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
+def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> RunFacts:
     """Collect the facts on a run."""
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
@@ -36,7 +36,7 @@ def run_facts(experiment: Experiment, results: Results, name: str) -> RunFacts:
     return RunFacts(**found)
 
 
-def _changes(settings: training.Run) -> dict[str, Any]:
+def _changes(settings: training.RunConfig) -> dict[str, Any]:
     """Return the differences of a run from a plain DiT with noise prediction."""
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
@@ -50,7 +50,7 @@ def _changes(settings: training.Run) -> dict[str, Any]:
     return {key: value for key, value in changes.items() if value is not None}
 
 
-def _curve(result: Result | None, segments: list[int], global_batch: int) -> Curve | None:
+def _curve(result: StageResult | None, segments: list[int], global_batch: int) -> Curve | None:
     """Read the curve of a run; paths are relative to the working folder or to the manifest."""
     if result is None or not result.numbers.get("metrics"):
         return None
@@ -64,7 +64,7 @@ def _curve(result: Result | None, segments: list[int], global_batch: int) -> Cur
     return None
 
 
-def run_seconds(segments: list[Result]) -> float:
+def run_seconds(segments: list[StageResult]) -> float:
     """Return the wall time of a run from its jobs, or from its steps if stopped jobs left no manifest."""
     jobs = sum(item.manifest.seconds for item in segments)
     steps: list[float] = [item.numbers.get("training_seconds", 0.0) for item in segments]

@@ -22,11 +22,11 @@ from dithc.report.figures.stages import draw_stages
 from dithc.report.figures.stepwise import draw_stepwise
 from dithc.report.figures.timeline import draw_memory
 from dithc.report.figures.training import draw_loss, draw_throughput
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 __all__ = ["FIGURES", "canvas", "quality", "spectra", "standalone", "theme"]
 
-FIGURES: dict[str, Callable[[Facts], bytes]] = {
+FIGURES: dict[str, Callable[[ReportRecords], bytes]] = {
     "samples": draw_samples,
     "fid": draw_fid,
     "loss": draw_loss,

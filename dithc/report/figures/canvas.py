@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.report.figures import theme
 
 DPI = 170
@@ -72,7 +72,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     try:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
-        raise problem(
+        raise user_error(
             f"image {path} cannot be read", got=error, expected="PNG", fix="remove it and rerun its stage"
         ) from error
     pixels = np.stack([pixels] * 3, axis=-1) if pixels.ndim == 2 else pixels[..., :3]

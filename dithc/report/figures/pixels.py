@@ -8,13 +8,13 @@ import numpy as np
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.figures.scores import role_of
-from dithc.report.records import EvaluationFacts, Facts
+from dithc.report.records import EvaluationFacts, ReportRecords
 
 COLUMNS = 4
 Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
 
 
-def draw_pixels(facts: Facts) -> bytes:
+def draw_pixels(facts: ReportRecords) -> bytes:
     """Draw the radial power of each band, then the distribution of each index."""
     panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
     if not panels:
@@ -29,7 +29,7 @@ def draw_pixels(facts: Facts) -> bytes:
         return as_png(figure)
 
 
-def _panels(facts: Facts, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
+def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
     """Return title, kind, and label, role, real and generated values of each evaluation."""
     sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
     for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):

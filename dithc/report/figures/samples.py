@@ -22,13 +22,13 @@ from dithc.report.figures.canvas import (
     styled,
 )
 from dithc.report.formatting import score
-from dithc.report.records import EvaluationFacts, Facts, Measure, Score
+from dithc.report.records import EvaluationFacts, Measure, ReportRecords, Score
 
 MOST_COLUMNS = 4  # of evaluations; the page has images of all
 BETWEEN_TITLES = 0.15  # free inches between titles
 
 
-def draw_samples(facts: Facts) -> bytes:
+def draw_samples(facts: ReportRecords) -> bytes:
     """Draw real and generated tiles: a row per dataset, a column per evaluation, scores above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]

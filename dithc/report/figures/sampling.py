@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, over_pictures, styled
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
 HEIGHT_OF_ALL = 0.8  # share of the space between two cells for their dots
@@ -23,7 +23,7 @@ EQUAL, BASE = "equal to the bit", "one-rank"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class SampleImage:
     """An image (h, w, 3), and the relative difference (h, w) of its latent from one rank; None if bitwise equal."""
 
     label: str
@@ -31,7 +31,7 @@ class Picture:
     difference: NDArray[np.float64] | None
 
 
-def draw_sampling(facts: Facts) -> bytes:
+def draw_sampling(facts: ReportRecords) -> bytes:
     """Draw the sampling benchmark of the report."""
     found = facts.benches.get("sampling")
     return draw_ways(found) if found else nothing("sampling on several ranks: not run")
@@ -60,11 +60,11 @@ def _decoders(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [one for one in result["decoding"]["decoders"] if one["status"] == "ok"]
 
 
-def pictures(images: Mapping[str, Any]) -> list[Picture]:
+def pictures(images: Mapping[str, Any]) -> list[SampleImage]:
     """Return the images of a sampler or decoder, starting with one rank."""
     differences = images["differences"]
     return [
-        Picture(
+        SampleImage(
             label=name,
             pixels=np.asarray(pixels, np.uint8),
             difference=np.asarray(differences[name]) / images["largest"] if name in differences else None,
@@ -135,7 +135,7 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
     )
 
 
-def _difference(place: Any, one: Picture, *, is_first: bool, what: str) -> None:
+def _difference(place: Any, one: SampleImage, *, is_first: bool, what: str) -> None:
     """Draw the difference from the first image as relative brightness; black means equal."""
     if is_first:
         text = f"below the other images:\ndifference of {what}\nfrom this image,\nover the largest number"

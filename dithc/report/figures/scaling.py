@@ -8,7 +8,7 @@ from dithc.core.summaries import short
 from dithc.report.benchmarks import scaling_curves
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 LOOKS: dict[scaling_curves.Kind, dict[str, Any]] = {
     "measured": {"linestyle": "-", "marker": "o", "markersize": 6, "linewidth": 2.2, "zorder": 4},
@@ -23,7 +23,7 @@ Colours = dict[scaling_curves.ScalingCurve, str]
 Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
 
 
-def draw_scaling(facts: Facts, *, mode: scaling_curves.Mode) -> bytes:
+def draw_scaling(facts: ReportRecords, *, mode: scaling_curves.Mode) -> bytes:
     """Draw weak scaling (figure 10) or strong scaling (figure 11)."""
     curves = [
         curve

@@ -11,7 +11,7 @@ from dithc.core.summaries import short
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.formatting import score
-from dithc.report.records import Facts, Measure
+from dithc.report.records import Measure, ReportRecords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def role_of(at: str | int) -> str:
     return "step" if isinstance(at, int) else at
 
 
-def draw_fid(facts: Facts) -> bytes:
+def draw_fid(facts: ReportRecords) -> bytes:
     """Draw the primary score of each evaluation by dataset."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:

@@ -17,7 +17,7 @@ DASHED = (0, (4, 2))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Side:
+class SpectraSet:
     """One set of images.
 
     Attributes:
@@ -41,7 +41,7 @@ class Spectra:
     units: str
     low: list[float]
     high: list[float]
-    sides: list[Side]
+    sides: list[SpectraSet]
 
     def physical(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert values by band (C,) to `units`."""
@@ -59,7 +59,7 @@ def draw_spectra(spectra: Spectra) -> bytes:
         return as_png(figure)
 
 
-def _look(side: Side) -> dict[str, Any]:
+def _look(side: SpectraSet) -> dict[str, Any]:
     return {"color": theme.INK, "linestyle": DASHED} if side.role == REAL else {"color": theme.ROLES[side.role]}
 
 

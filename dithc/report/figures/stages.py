@@ -5,12 +5,12 @@ import numpy as np
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
 from dithc.report.formatting import span
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
-def draw_stages(facts: Facts) -> bytes:
+def draw_stages(facts: ReportRecords) -> bytes:
     """Draw the wall time of each stage by dataset."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import user_error
 from dithc.report.collect import read_curve
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, styled
@@ -22,7 +22,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
     """
     curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
     if curve is None:
-        raise problem(
+        raise user_error(
             f"{metrics} has no loss to draw",
             got="no line with `step` and `loss`",
             expected="metrics.jsonl of a run",
@@ -38,7 +38,7 @@ def draw_fid(path: Path) -> bytes:
         UserError: the file has another form.
     """
     try:
-        content = parse(plain(path).read_text())
+        content = parse_json(require_regular_file(path).read_text())
         titles = {item["name"]: item["title"] for item in content["datasets"]}
         measure: Measure = content.get("measure", "FID")
         bars: dict[str, list[Bar]] = {}
@@ -48,7 +48,7 @@ def draw_fid(path: Path) -> bytes:
                 bar = bar_of(item["score"], label=item["label"], role=role, measure=measure)
                 bars.setdefault(titles[item["dataset"]], []).append(bar)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise problem(
+        raise user_error(
             f"{path} cannot be drawn",
             got=f"{type(error).__name__}: {error}",
             expected="the JSON of `dithc report`",

@@ -8,7 +8,7 @@ from dithc.core.reproduction import Printed
 from dithc.core.summaries import rounded, short
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, nothing, styled
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 HALF = 0.36  # height of a bar relative to the space between two stages
 FIRST_LINE = 1.0  # the baseline
@@ -53,7 +53,7 @@ def stage_bars(result: Mapping[str, Any], paper: Printed | None) -> list[StageBa
     return bars
 
 
-def draw_stepwise(facts: Facts) -> bytes:
+def draw_stepwise(facts: ReportRecords) -> bytes:
     """Draw the stages of the report."""
     found = facts.benches.get("stepwise")
     if not found:

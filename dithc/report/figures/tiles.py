@@ -37,7 +37,7 @@ Bounds = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fate:
+class TileOutcome:
     """A fate of tiles (split or rejection), their count, and images (S, S, 3) with masks (S, S)."""
 
     name: str
@@ -55,7 +55,7 @@ class TileSet:
     """
 
     title: str
-    fates: list[Fate]
+    fates: list[TileOutcome]
     places: dict[str, npt.NDArray[np.float64]]
     side_m: float  # ground size of a tile; 0 without georeference
     cells: list[tuple[Bounds, str]]  # bounds in degrees and split of cells in meters
@@ -79,7 +79,9 @@ def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
         accepted = name in tiles.SPLITS
         pictures = [_picture(tiles, source, {key: table[key][i] for key in table}) for i in chosen]
         if count:
-            fates.append(Fate(name=name, count=count, accepted=accepted, pictures=[one for one in pictures if one]))
+            fates.append(
+                TileOutcome(name=name, count=count, accepted=accepted, pictures=[one for one in pictures if one])
+            )
     splits = dict.fromkeys(_zip(table, "cell", "split", "status"))
     cells = [(tiles.bounds(cell), split) for cell, split, status in splits if cell and status == "accepted"]
     return TileSet(
@@ -152,7 +154,7 @@ def tiles_figure(tiles: TileSet) -> Any:
     return figure
 
 
-def _row(panels: list[Any], fate: Fate, colour: str) -> None:
+def _row(panels: list[Any], fate: TileOutcome, colour: str) -> None:
     """Write the fate and the colors of the masks, then draw images with masks."""
     lines = [fate.name.replace("_", "\n"), f"{fate.count:,}"]
     panels[0].text(1.0, 1.0, "\n".join(lines if fate.accepted else ["rejected:", *lines]), color=colour, **BESIDE)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.core.summaries import rounded, short
 from dithc.report.documents import read_json
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, grid, nothing, styled
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 GIB, MIB = 1 << 30, 1 << 20
 LABELS = {
@@ -53,7 +53,7 @@ def read_timeline(path: Path) -> Timeline:
     content = read_json(path)
     found = timeline_of(content, title=path.parent.name if "plan" in content else "")
     if found is None:
-        raise problem(
+        raise user_error(
             f"{path} has no memory plan",
             got=f"keys {', '.join(content) or 'none'}",
             expected="automem.json of a run, or a result of `dithc bench automem` with a managed variant",
@@ -80,7 +80,7 @@ def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | No
     )
 
 
-def draw_memory(facts: Facts) -> bytes:
+def draw_memory(facts: ReportRecords) -> bytes:
     """Draw the plan in the `dithc bench automem` result of the report."""
     found = timeline_of(facts.benches.get("automem", {}))
     return draw_timeline(found) if found else nothing("plan of memory: not run")

@@ -10,7 +10,7 @@ from dithc.core.summaries import short
 from dithc.report.collect import smooth
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import as_png, canvas, grid, nothing, styled
-from dithc.report.records import Curve, Facts
+from dithc.report.records import Curve, ReportRecords
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
 NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks
@@ -18,7 +18,7 @@ MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
 LEGEND_INCHES = 0.21  # height of a line of the legend
 
 
-def draw_loss(facts: Facts) -> bytes:
+def draw_loss(facts: ReportRecords) -> bytes:
     """Draw loss and learning rate of every run, colored by dataset."""
     names = [dataset.name for dataset in facts.datasets]
     curves = [
@@ -102,7 +102,7 @@ def _log_axis(panel: Axes, low: float, high: float) -> None:
     panel.yaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_throughput(facts: Facts) -> bytes:
+def draw_throughput(facts: ReportRecords) -> bytes:
     """Draw smoothed images per second of all runs in one panel."""
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]

@@ -1,7 +1,7 @@
 """Mosaics of generated images and real tiles in true and false colors, at stages of training, and their spectra.
 
 Contents: `galleries` arranges the first images of each evaluation and random tiles of its dataset as mosaics with
-title, caption and text alternative. `strips` are a preview. `measure_spectra` measures values by band and power by
+title, caption and text alternative. `preview_rows` are a preview. `measure_spectra` measures values by band and power by
 frequency of these images.
 
 Invariants: images are not selected by hand: the first images of each evaluation, and tiles drawn with the seed of the
@@ -11,7 +11,7 @@ the reason.
 Extending: another composite of bands is a line of `COMPOSITES`, another row of mosaics a function in `gallery.py`.
 """
 
-from dithc.report.galleries.gallery import FALSE_COLOURS, Gallery, Picture, galleries, strips
+from dithc.report.galleries.gallery import FALSE_COLOURS, Gallery, Mosaic, galleries, preview_rows
 from dithc.report.galleries.spectra import measure_spectra
 
-__all__ = ["FALSE_COLOURS", "Gallery", "Picture", "galleries", "measure_spectra", "strips"]
+__all__ = ["FALSE_COLOURS", "Gallery", "Mosaic", "galleries", "measure_spectra", "preview_rows"]

@@ -14,7 +14,7 @@ from dithc.report.figures import canvas
 from dithc.report.formatting import score
 from dithc.report.galleries.image_sets import FirstImages, RealTiles
 from dithc.report.galleries.nearest import nearest_tiles
-from dithc.report.records import DatasetFacts, EvaluationFacts, Facts
+from dithc.report.records import DatasetFacts, EvaluationFacts, ReportRecords
 
 COLUMNS = 4
 SHOWN = COLUMNS * COLUMNS
@@ -32,7 +32,7 @@ FIRST = f"the first {SHOWN}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class Mosaic:
     """A mosaic as WebP, with its size in pixels, and `text` as the alternative."""
 
     title: str
@@ -49,11 +49,11 @@ class Gallery:
 
     title: str
     note: str
-    pictures: list[Picture]
+    pictures: list[Mosaic]
     look: Literal["", "four", "rows"] = ""
 
 
-def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
+def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
     """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
     chosen = facts.dataset(dataset)
     if chosen.tiles_folder is None:
@@ -70,7 +70,7 @@ def galleries(facts: Facts, dataset: str, item: EvaluationFacts | None) -> list[
     return [gallery for gallery in found if gallery.pictures]
 
 
-def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
+def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
     """Return a row of generated images and one of real tiles as a preview; empty without images."""
     dataset = facts.dataset(item.dataset)
     generated = FirstImages(item.files.samples).rgb(STRIP) if item.files else None
@@ -83,23 +83,23 @@ def strips(facts: Facts, item: EvaluationFacts) -> list[Picture]:
     ]
 
 
-def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Picture:
+def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Mosaic:
     return _framed(title, mosaic(images, columns=columns), text=text, caption=caption)
 
 
-def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Picture:
+def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Mosaic:
     height, width = pixels.shape[:2]
-    return Picture(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
+    return Mosaic(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
 
 
-def _real(dataset: DatasetFacts, real: RealTiles) -> Picture:
+def _real(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
     images = real.rgb(SHOWN)
     text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
     return _picture("Real tiles at random", images, text=text)
 
 
 def _beside(
-    facts: Facts, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
+    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
 ) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
     shown = images.rgb(SHOWN)
@@ -136,7 +136,7 @@ def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstIm
     return Gallery(title=FALSE_COLOURS, note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
 
 
-def _way(facts: Facts, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
+def _way(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     pictures = []
     for other in facts.evaluations_of(dataset.name):

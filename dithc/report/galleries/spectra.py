@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from dithc.report.figures import spectra
 from dithc.report.galleries.image_sets import FirstImages, RealTiles, Scaled
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 IMAGES = 64  # per side
 AT = ("start", "final", "codec")  # drawn evaluations, without those during training
 
 
-def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
+def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | None:
     """Measure a dataset and its evaluations; None without tiles or comparable evaluations."""
     chosen = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
@@ -33,10 +33,10 @@ def measure_spectra(facts: Facts, dataset: str) -> spectra.Spectra | None:
     return spectra.Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
 
 
-def _side(label: str, role: str, scaled: Scaled) -> spectra.Side:
+def _side(label: str, role: str, scaled: Scaled) -> spectra.SpectraSet:
     by_band = np.moveaxis(scaled, 1, 0).reshape(scaled.shape[1], -1)  # (C, n S S)
     low, median, high = np.percentile(by_band, (5, 50, 95), axis=1)
-    return spectra.Side(
+    return spectra.SpectraSet(
         label=label, role=role, count=len(scaled), low=low, median=median, high=high, power=radial_power(scaled)
     )
 

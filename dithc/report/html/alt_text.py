@@ -3,10 +3,10 @@
 from dithc.core.summaries import rounded, short
 from dithc.report.figures import spectra as spectra_figure
 from dithc.report.formatting import score, span
-from dithc.report.records import DatasetFacts, Facts
+from dithc.report.records import DatasetFacts, ReportRecords
 
 
-def loss(facts: Facts) -> str:
+def loss(facts: ReportRecords) -> str:
     """Describe the curves of all runs."""
     curves = [
         f"{run.name} from {short(run.loss_first10)} to {short(run.loss_last100)}"
@@ -18,7 +18,7 @@ def loss(facts: Facts) -> str:
     return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {listed}."
 
 
-def scores(facts: Facts) -> str:
+def scores(facts: ReportRecords) -> str:
     """Describe the bars of all evaluations."""
     parts = []
     for dataset in facts.datasets:
@@ -28,13 +28,13 @@ def scores(facts: Facts) -> str:
     return f"{facts.measure} of every evaluation as bars, lower is better. {'; '.join(parts) or 'No scores'}."
 
 
-def throughput(facts: Facts) -> str:
+def throughput(facts: ReportRecords) -> str:
     """Describe images per second."""
     rates = [f"{run.name} {short(run.images_per_second)}" for run in facts.runs if run.images_per_second is not None]
     return f"Images per second by step: {', '.join(rates) or 'unknown'}."
 
 
-def stages(facts: Facts) -> str:
+def stages(facts: ReportRecords) -> str:
     """Describe the wall time of stages."""
     seconds: dict[str, float] = {}
     for timing in facts.timings:

@@ -6,7 +6,7 @@ from dithc.core.reproduction import read_reference
 from dithc.core.summaries import Measurement
 from dithc.report.benchmarks import scaling_curves
 from dithc.report.html.tables import Table, shown
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 TITLES = {
     "step": "Training step",
@@ -41,7 +41,7 @@ SCALING_NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class BenchmarkSection:
     """A benchmark on the page."""
 
     name: str  # its anchor
@@ -53,7 +53,7 @@ class Part:
     conditions: dict[str, str] = field(default_factory=dict)
 
 
-def engine_parts(facts: Facts) -> tuple[list[Part], list[str]]:
+def engine_parts(facts: ReportRecords) -> tuple[list[BenchmarkSection], list[str]]:
     """Return the measured parts, and the titles of benchmarks that were not run."""
     parts, missing = [], []
     for kind, title in TITLES.items():
@@ -66,10 +66,10 @@ def engine_parts(facts: Facts) -> tuple[list[Part], list[str]]:
     return parts, missing
 
 
-def _measured(kind: str, facts: Facts) -> Part:
+def _measured(kind: str, facts: ReportRecords) -> BenchmarkSection:
     found = Measurement.of(facts.benches[kind])
     printed = read_reference().tables.get(PRINTED.get(kind, ""))
-    return Part(
+    return BenchmarkSection(
         name=kind,
         title=TITLES[kind],
         notes=[f"{found.title}.", *found.notes, *([OF_PAPER] if printed else [])],
@@ -80,9 +80,9 @@ def _measured(kind: str, facts: Facts) -> Part:
     )
 
 
-def _scaling(facts: Facts, mode: str) -> Part:
+def _scaling(facts: ReportRecords, mode: str) -> BenchmarkSection:
     text = f"{mode.capitalize()} scaling: efficiency and seconds per step by number of ranks; the table has all points."
-    return Part(
+    return BenchmarkSection(
         name=f"{mode}-scaling",
         title=TITLES[mode],
         notes=[SCALING_NOTE],

@@ -3,7 +3,7 @@
 from dithc.core.summaries import ABSENT, gib, percent, short, short_or_absent
 from dithc.report.formatting import span
 from dithc.report.html.tables import Cell, Table, table
-from dithc.report.records import DatasetFacts, Facts, RunFacts
+from dithc.report.records import DatasetFacts, ReportRecords, RunFacts
 
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
@@ -13,13 +13,13 @@ RUNS = [
 ]
 
 
-def training_table(facts: Facts) -> Table:
+def training_table(facts: ReportRecords) -> Table:
     """Return a row per run: network, duration, losses, speed."""
     rows = [_training(facts, run) for run in facts.runs]
     return Table(caption="Training runs: losses and speed", head=RUNS, rows=rows, texts=2)
 
 
-def _training(facts: Facts, run: RunFacts) -> list[Cell]:
+def _training(facts: ReportRecords, run: RunFacts) -> list[Cell]:
     plan = [f"of {run.steps_planned:,} steps"] if run.step != run.steps_planned else []
     ranks = "" if not run.ranks else f"{run.ranks} rank{'s' if run.ranks != 1 else ''}"
     threads = f"{run.threads} thread{'s' if run.threads != 1 else ''}" if run.threads else ""
@@ -77,7 +77,7 @@ def _value(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.4g}"
 
 
-def origin_table(facts: Facts) -> Table:
+def origin_table(facts: ReportRecords) -> Table:
     """Return a row of provenance per manifest."""
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     rows = [
@@ -94,7 +94,7 @@ def _rejected(reasons: dict[str, int]) -> str:
     return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
 
 
-def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
+def data_facts(facts: ReportRecords, dataset: DatasetFacts) -> list[tuple[str, str]]:
     """Describe a dataset in pairs."""
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
@@ -116,7 +116,7 @@ def data_facts(facts: Facts, dataset: DatasetFacts) -> list[tuple[str, str]]:
     return pairs + ([("PSNR by band", f"{by_band} dB")] if by_band else [])
 
 
-def _codec(facts: Facts, dataset: DatasetFacts) -> str:
+def _codec(facts: ReportRecords, dataset: DatasetFacts) -> str:
     codec = dataset.codec
     parts = [f"{codec.name} ({codec.kind})"]
     parts += [f"latents {' × '.join(map(str, codec.shape))}"] if codec.shape else []

@@ -12,14 +12,14 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.core.logging import escaping
 from dithc.core.summaries import short
-from dithc.report.assessment import judge, last_scored
+from dithc.report.assessment import assess_runs, last_scored
 from dithc.report.figures import canvas
 from dithc.report.formatting import score, span
-from dithc.report.galleries import Gallery, Picture
+from dithc.report.galleries import Gallery, Mosaic
 from dithc.report.html import alt_text, provenance
 from dithc.report.html.engine_parts import engine_parts
 from dithc.report.html.scores import SMALL_NOTE, measured_tables, score_tables
-from dithc.report.records import Facts
+from dithc.report.records import ReportRecords
 
 ROOM = "dithc.report.html"
 NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
@@ -27,7 +27,7 @@ PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes ea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class DatasetFigure:
     """A figure of one dataset, with its text alternative `text`."""
 
     name: str
@@ -37,25 +37,25 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures:
+class PageImages:
     """All images of the page: PNG figures by name, galleries and figures by dataset, and previews (`strips`) by run."""
 
     figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
-    drawn: Mapping[str, Sequence[Shown]]
-    strips: Mapping[str, Sequence[Picture]]
+    drawn: Mapping[str, Sequence[DatasetFigure]]
+    strips: Mapping[str, Sequence[Mosaic]]
 
 
-def render(facts: Facts, pictures: Pictures) -> str:
+def render(facts: ReportRecords, pictures: PageImages) -> str:
     """Render the page: HTML with everything inlined and every external text escaped.
 
     A content policy in its head forbids external loads and all scripts except its script, identified by hash.
     """
     engine, not_run = engine_parts(facts)
-    return fill(
+    return render_template(
         "report.html",
         facts=facts,
-        figures={name: embedded(canvas.recoded(png)) for name, png in pictures.figures.items()},
+        figures={name: data_uri(canvas.recoded(png)) for name, png in pictures.figures.items()},
         sizes={name: size_of(png) for name, png in pictures.figures.items()},
         galleries=pictures.galleries,
         drawn=pictures.drawn,
@@ -69,7 +69,7 @@ def render(facts: Facts, pictures: Pictures) -> str:
     )
 
 
-def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
+def render_template(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
     """Render a template with everything inlined and every text escaped.
 
     Files of the package `room` precede those of this package. Its `scripts` run after the script for enlarging images.
@@ -87,7 +87,7 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
         score=score,
         span=span,
         percent=lambda part, total: f"{100 * part / total:.1f}" if total else "0",
-        webp=embedded,
+        webp=data_uri,
     )
     environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
@@ -96,10 +96,10 @@ def fill(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **valu
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 
 
-def _of_verdict(facts: Facts) -> dict[str, Any]:
+def _of_verdict(facts: ReportRecords) -> dict[str, Any]:
     chosen = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
     return {
-        "judgements": judge(facts),
+        "judgements": assess_runs(facts),
         "judges": {
             name: _conditions(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
         },
@@ -107,14 +107,14 @@ def _of_verdict(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _conditions(facts: Facts, dataset: str, one: Any) -> str:
+def _conditions(facts: ReportRecords, dataset: str, one: Any) -> str:
     """Describe the conditions of a score."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
     features = f"features {one.kind or one.extractor}, resize {one.resize}"
     return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
 
 
-def _of_scores(facts: Facts) -> dict[str, Any]:
+def _of_scores(facts: ReportRecords) -> dict[str, Any]:
     return {
         "incomparable": incomparable(facts),
         "remarks": remarks(facts),
@@ -127,7 +127,7 @@ def _of_scores(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _of_origin(facts: Facts) -> dict[str, Any]:
+def _of_origin(facts: ReportRecords) -> dict[str, Any]:
     runs = {run.name: run.settings for run in facts.runs}
     evaluations = {item.name: item.settings for item in facts.evaluations}
     commits = dict.fromkeys(one.commit for one in facts.origins if one.commit)
@@ -156,7 +156,7 @@ def _policy(script: str) -> str:
     return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
 
 
-def embedded(content: bytes) -> str:
+def data_uri(content: bytes) -> str:
     """Return a WebP image as a data URL."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
@@ -167,7 +167,7 @@ def size_of(png: bytes) -> tuple[int, int]:
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 
 
-def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
+def remarks(facts: ReportRecords) -> dict[str, dict[str, list[str]]]:
     """Group remarks of the stages by text."""
     runs: dict[str, list[str]] = {}
     scores: dict[str, list[str]] = {}
@@ -182,7 +182,7 @@ def remarks(facts: Facts) -> dict[str, dict[str, list[str]]]:
     return {"runs": runs, "scores": scores}
 
 
-def incomparable(facts: Facts) -> dict[str, list[str]]:
+def incomparable(facts: ReportRecords) -> dict[str, list[str]]:
     """Group evaluations by the reason that forbids a comparison with published scores."""
     reasons: dict[str, list[str]] = {}
     for item in facts.evaluations:

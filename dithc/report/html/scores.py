@@ -7,7 +7,7 @@ from typing import Any
 from dithc.core.summaries import ABSENT, percent, rounded
 from dithc.report.formatting import between, score
 from dithc.report.html.tables import Cell, Table, table
-from dithc.report.records import SMALL, DatasetFacts, EvaluationFacts, Facts, Score
+from dithc.report.records import SMALL, DatasetFacts, EvaluationFacts, ReportRecords, Score
 
 SMALL_NOTE = (
     f"KID comes first because a set has fewer than {SMALL:,} images. With n images FID has a bias that depends on n. KID is "
@@ -16,12 +16,12 @@ SMALL_NOTE = (
 )
 
 
-def score_tables(facts: Facts) -> list[Table]:
+def score_tables(facts: ReportRecords) -> list[Table]:
     """Return a table per evaluated dataset."""
     return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
 
 
-def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
+def _of_dataset(facts: ReportRecords, dataset: DatasetFacts) -> Table:
     items = facts.evaluations_of(dataset.name)
     best = facts.best(dataset.name)
     extractors = list(dict.fromkeys(_features(item.score) for item in items if item.score))
@@ -37,12 +37,12 @@ def _of_dataset(facts: Facts, dataset: DatasetFacts) -> Table:
     )
 
 
-def measures(facts: Facts) -> tuple[str, str]:
+def measures(facts: ReportRecords) -> tuple[str, str]:
     """Return the primary and the secondary measure."""
     return ("KID", "FID") if facts.measure == "KID" else ("FID", "KID")
 
 
-def _row(facts: Facts, item: EvaluationFacts) -> list[Cell]:
+def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
     average = f" of length {item.ema}" if item.ema else ""
     name = Cell(text=item.label, notes=[item.name + ("" if item.at == "codec" else f", {item.weights}{average}")])
     notes = [note for note in (item.guided, _cost(item)) if note]
@@ -98,7 +98,7 @@ def _features(one: Score | None) -> str:
     return f"{comparable}; features of {one.extractor} (sha256 {one.sha256[:12]}), resize {one.resize}"
 
 
-def measured_tables(facts: Facts) -> list[Table]:
+def measured_tables(facts: ReportRecords) -> list[Table]:
     """Return a table per evaluation with additional measures."""
     return [
         table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)

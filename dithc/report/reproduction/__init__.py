@@ -1,6 +1,6 @@
 """Figures, CSV tables and the page of the paper targets, from their documents.
 
-Contents: `draw` writes the figure of a document as SVG and PNG, `write_csv` its cells, `write_page` one page of all
+Contents: `draw_target` writes the figure of a document as SVG and PNG, `write_csv` its cells, `write_page` one page of all
 documents. `claims` returns the claims of the paper that documents confirm or contradict.
 
 Invariants: simulated values are hollow or dashed, published values are diamonds or crosses, a missing value is a word.
@@ -9,8 +9,8 @@ External texts are escaped. Every number on the page links to its file.
 Extending: `figure.DRAWN` selects the figure of a target, `verdict.CLAIMS` its claims.
 """
 
-from dithc.report.reproduction.figure import draw
+from dithc.report.reproduction.figure import draw_target
 from dithc.report.reproduction.verdict import claims
 from dithc.report.reproduction.write import write_csv, write_page
 
-__all__ = ["claims", "draw", "write_csv", "write_page"]
+__all__ = ["claims", "draw_target", "write_csv", "write_page"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.core.reproduction import Cell, Document
+from dithc.core.reproduction import ResultCell, TargetResult
 from dithc.core.summaries import short
 from dithc.report.figures import canvas, theme
 from dithc.report.reproduction.frame import Frame, cut, filled, in_order, nothing, published_look, text_of
@@ -28,7 +28,7 @@ class Panel:
     title: str
     rows: list[str]
     columns: list[str]
-    cells: dict[tuple[str, str], Cell]
+    cells: dict[tuple[str, str], ResultCell]
 
     @property
     def numbers(self) -> list[float]:
@@ -47,10 +47,10 @@ class Panel:
         return PANEL_INCHES + len(self.rows) * (GAP_INCHES + BAR_INCHES * len(self.columns))
 
 
-def panels_of(document: Document) -> list[Panel]:
+def panels_of(document: TargetResult) -> list[Panel]:
     """Group cells by quantity; a cell without a number joins the first quantity of its column."""
     quantities = {cell.column: cell.quantity for cell in reversed(document.cells) if cell.quantity}
-    found: dict[str, list[Cell]] = {}
+    found: dict[str, list[ResultCell]] = {}
     for cell in document.cells:
         title = (cell.quantity or quantities.get(cell.column, "")).partition(":")[0]
         found.setdefault(title, []).append(cell)
@@ -65,12 +65,12 @@ def panels_of(document: Document) -> list[Panel]:
     ]
 
 
-def _label(cell: Cell) -> str:
+def _label(cell: ResultCell) -> str:
     """Return the name of the column without its unit."""
     return cell.column.removesuffix(" s").removesuffix(" GB")
 
 
-def draw_bars(document: Document, frame: Frame, folder: Path) -> Any:
+def draw_bars(document: TargetResult, frame: Frame, folder: Path) -> Any:
     """Draw the figure of a table."""
     panels = panels_of(document)
     shown = [panel for panel in panels if panel.numbers] or panels[:1]
@@ -122,7 +122,7 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str]) -> None:
     axis.set_title(f"{panel.title[:1].upper()}{panel.title[1:]}{unit}" if panel.title else "")
 
 
-def _mark(axis: Any, cell: Cell, height: float, colour: str, *, step: float, is_log: bool) -> None:
+def _mark(axis: Any, cell: ResultCell, height: float, colour: str, *, step: float, is_log: bool) -> None:
     """Draw a bar or dot, its interval and the published value; write number or status at the right."""
     start, look = axis.get_xlim()[0], filled(colour, is_measured=cell.status == "measured")
     if cell.value is not None and is_log:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.reproduction import Document, Series
+from dithc.core.reproduction import Series, TargetResult
 from dithc.core.summaries import rounded, short
 from dithc.report.figures import canvas, theme
 from dithc.report.reproduction.frame import Frame, cut, in_order, nothing
@@ -22,7 +22,7 @@ SEED = re.compile(r", seed \d+")
 CROSSES = "x+1"
 
 
-def draw_curves(document: Document, frame: Frame, folder: Path) -> Any:
+def draw_curves(document: TargetResult, frame: Frame, folder: Path) -> Any:
     """Draw a panel per unit of x and batch, with the names of the curves to its right."""
     panels: dict[str, list[Series]] = {}
     for one in document.series:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.core.artifacts import outputs
-from dithc.core.reproduction import Document
+from dithc.core.reproduction import TargetResult
 from dithc.report.figures import canvas, theme
 from dithc.report.reproduction import bars, curves
 from dithc.report.reproduction.frame import Frame, cut, nothing
@@ -18,7 +18,7 @@ LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
 LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 0.34, 0.9, 12.0  # of images
 
 
-def draw_mosaic(document: Document, frame: Frame, folder: Path) -> Any:
+def draw_mosaic(document: TargetResult, frame: Frame, folder: Path) -> Any:
     """Draw the images of a document from the top down."""
     found = [
         (one, canvas.read_picture(path) if (path := folder / one.path).is_file() else None) for one in document.images
@@ -45,7 +45,7 @@ def _height(pixels: NDArray[np.uint8]) -> float:
 
 
 # Function of (document, frame, folder of its images) that draws a target. Other targets have bars.
-DRAWN: Mapping[str, Callable[[Document, Frame, Path], Any]] = {
+DRAWN: Mapping[str, Callable[[TargetResult, Frame, Path], Any]] = {
     "fig7": curves.draw_curves,
     "fig8": draw_mosaic,
     "fig10": curves.draw_curves,
@@ -53,7 +53,7 @@ DRAWN: Mapping[str, Callable[[Document, Frame, Path], Any]] = {
 }
 
 
-def draw(document: Document, stem: Path) -> None:
+def draw_target(document: TargetResult, stem: Path) -> None:
     """Write the figure of a document as `stem.svg` and `stem.png`; its images are relative to the folder of `stem`."""
     figure = drawn(document, folder=stem.parent, is_framed=True)
     with canvas.styled():
@@ -61,7 +61,7 @@ def draw(document: Document, stem: Path) -> None:
             outputs.write(stem.parent / (stem.name + ending), code(figure))
 
 
-def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
+def drawn(document: TargetResult, *, folder: Path, is_framed: bool) -> Any:
     """Return the figure; a frame adds title, machine and differences from the setting of the paper."""
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
     frame = Frame(top=HEAD_INCHES if is_framed else 0.0, bottom=LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
@@ -72,7 +72,7 @@ def drawn(document: Document, *, folder: Path, is_framed: bool) -> Any:
     return figure
 
 
-def _frame(figure: Any, document: Document, notes: list[str]) -> None:
+def _frame(figure: Any, document: TargetResult, notes: list[str]) -> None:
     """Write the title above and notes below."""
     height, title = figure.get_size_inches()[1], f"{document.paper}. {document.title}"
     figure.text(0.008, 1 - 0.11 / height, title, fontsize=12.5, fontweight="bold", va="top")

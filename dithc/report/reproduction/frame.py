@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dithc.core.reproduction import Cell
+from dithc.core.reproduction import ResultCell
 from dithc.core.summaries import rounded
 from dithc.report.figures import theme
 
@@ -24,12 +24,12 @@ def cut(text: str, letters: int = MOST_LETTERS) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
-def unit_of(cell: Cell) -> str:
+def unit_of(cell: ResultCell) -> str:
     """Return the unit of a cell as a suffix of a number."""
     return {"": "", "x": " ×"}.get(cell.unit, f" {cell.unit}")
 
 
-def text_of(cell: Cell) -> str:
+def text_of(cell: ResultCell) -> str:
     """Format number and ratio of a cell, or its status."""
     if cell.value is None:
         return cell.status

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dithc.core.reproduction import STATUSES, Cell, Document, published
+from dithc.core.reproduction import STATUSES, ResultCell, TargetResult, published_value
 from dithc.core.summaries import rounded
 from dithc.report.reproduction.curves import BATCH
 
@@ -20,7 +20,7 @@ Claim = tuple[bool, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class ClaimResult:
     """A claim of the paper, and its truth on this machine; `order` is the position of its target among the documents."""
 
     target: str
@@ -30,34 +30,34 @@ class Judgement:
     text: str
 
 
-def claims(documents: Sequence[Document]) -> list[Judgement]:
+def claims(documents: Sequence[TargetResult]) -> list[ClaimResult]:
     """Return the decidable claims in document order."""
     return [
-        Judgement(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
+        ClaimResult(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
         for order, one in enumerate(documents)
         for holds, text in (CLAIMS[one.target](one) if one.target in CLAIMS else ())
     ]
 
 
-def count(documents: Sequence[Document]) -> dict[str, int]:
+def count(documents: Sequence[TargetResult]) -> dict[str, int]:
     """Count cells by status over all documents."""
     every: list[str] = [cell.status for one in documents for cell in one.cells]
     return {status: every.count(status) for status in STATUSES}
 
 
-def _measured(document: Document) -> list[tuple[Cell, float]]:
+def _measured(document: TargetResult) -> list[tuple[ResultCell, float]]:
     return [(cell, cell.value) for cell in document.cells if cell.value is not None and cell.status == "measured"]
 
 
-def _grid(document: Document) -> dict[str, dict[str, tuple[Cell, float]]]:
+def _grid(document: TargetResult) -> dict[str, dict[str, tuple[ResultCell, float]]]:
     """Return measured cells by row and column."""
-    found: dict[str, dict[str, tuple[Cell, float]]] = {}
+    found: dict[str, dict[str, tuple[ResultCell, float]]] = {}
     for cell, value in _measured(document):
         found.setdefault(cell.row, {})[cell.column] = (cell, value)
     return found
 
 
-def _strategies(document: Document) -> Iterator[Claim]:
+def _strategies(document: TargetResult) -> Iterator[Claim]:
     """Compare the order of strategies in time and memory with table 2."""
     for unit, word in (("s", "time"), ("GB", "memory")):
         for other in ("DP", "DP+TP"):
@@ -76,7 +76,7 @@ def _strategies(document: Document) -> Iterator[Claim]:
 
 
 def _printed(row: str, other: str, unit: str) -> float | None:
-    theirs, cftp = (published("table2", row, f"{name} {unit}") for name in (other, "CFTP"))
+    theirs, cftp = (published_value("table2", row, f"{name} {unit}") for name in (other, "CFTP"))
     return theirs / cftp if theirs and cftp else None
 
 
@@ -92,7 +92,7 @@ def _faster(what: str, found: Mapping[str, float]) -> Claim:
     return _share(f"{what}: {_times(min(found.values()))} to {_times(max(found.values()))}, faster", len(found), slower)
 
 
-def _libraries(document: Document) -> Iterator[Claim]:
+def _libraries(document: TargetResult) -> Iterator[Claim]:
     """Compare own products with each library (table 3)."""
     for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
         found = {
@@ -104,7 +104,7 @@ def _libraries(document: Document) -> Iterator[Claim]:
             yield _faster(f"A step with own products over one with {library}", found)
 
 
-def _modules(document: Document) -> Iterator[Claim]:
+def _modules(document: TargetResult) -> Iterator[Claim]:
     """Compare the products of each module with each library (table 4)."""
     means = [(cell, value) for cell, value in _measured(document) if "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell, _ in means):
@@ -112,7 +112,7 @@ def _modules(document: Document) -> Iterator[Claim]:
         yield _faster(f"Own products over {library}", found)
 
 
-def _losses(document: Document) -> Iterator[Claim]:
+def _losses(document: TargetResult) -> Iterator[Claim]:
     """Compare the deviation of each platform with the noise of seeds (figure 7)."""
     deviations = [cell for cell in document.cells if cell.quantity.startswith("largest deviation")]
     for row in dict.fromkeys(cell.row for cell in deviations):
@@ -126,7 +126,7 @@ def _losses(document: Document) -> Iterator[Claim]:
             yield cell.value is not None and cell.value <= noise.value, f"{row}: the loss of {platform} {far}; {limit}."
 
 
-def _stages(document: Document) -> Iterator[Claim]:
+def _stages(document: TargetResult) -> Iterator[Claim]:
     """Check that every stage adds (figure 9)."""
     own = [(cell, value) for cell, value in _measured(document) if cell.unit == "x"]
     for column in dict.fromkeys(cell.column for cell, _ in own):
@@ -144,7 +144,7 @@ def _stages(document: Document) -> Iterator[Claim]:
         yield not lost and total > 1 + SAME, text
 
 
-def _scaling(document: Document) -> Iterator[Claim]:
+def _scaling(document: TargetResult) -> Iterator[Claim]:
     """Check simulated weak scaling of XL/2 at 256 nodes (figure 10)."""
     simulated = [
         y
@@ -162,7 +162,7 @@ def _scaling(document: Document) -> Iterator[Claim]:
         yield least >= AT_EFFICIENCY - CLOSE, text
 
 
-def _fid(document: Document) -> Iterator[Claim]:
+def _fid(document: TargetResult) -> Iterator[Claim]:
     """Compare scores with table 1 if the paper has a comparable score."""
     for cell, value in _measured(document):
         if cell.ratio is not None:
@@ -178,7 +178,7 @@ def _sign(ratio: float) -> int:
     return 0 if abs(ratio - 1) <= SAME else 1 if ratio > 1 else -1
 
 
-CLAIMS: Mapping[str, Callable[[Document], Iterator[Claim]]] = {
+CLAIMS: Mapping[str, Callable[[TargetResult], Iterator[Claim]]] = {
     "table1": _fid,
     "table2": _strategies,
     "table3": _libraries,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import outputs
-from dithc.core.reproduction import STATUSES, TARGETS, Cell, Document
+from dithc.core.reproduction import STATUSES, TARGETS, ResultCell, TargetResult
 from dithc.core.summaries import rounded
 from dithc.report import html
 from dithc.report.figures import canvas
@@ -32,7 +32,7 @@ LOOKS = {
 class Row:
     """A cell on the page as texts."""
 
-    cell: Cell
+    cell: ResultCell
     value: str
     interval: str
     published: str
@@ -40,10 +40,10 @@ class Row:
     look: str
 
 
-def write_csv(document: Document, path: Path) -> None:
+def write_csv(document: TargetResult, path: Path) -> None:
     """Write all fields and the ratio of every cell, one line per cell."""
     text = io.StringIO()
-    names = ["target", *(one.name for one in fields(Cell)), "ratio"]
+    names = ["target", *(one.name for one in fields(ResultCell)), "ratio"]
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for cell in document.cells:
@@ -51,13 +51,13 @@ def write_csv(document: Document, path: Path) -> None:
     outputs.write(path, text.getvalue())
 
 
-def write_page(documents: Iterable[Document], path: Path) -> None:
+def write_page(documents: Iterable[TargetResult], path: Path) -> None:
     """Write one page of all documents in the order of the paper; their files are relative to its folder."""
     shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
     judgements = verdict.claims(shown)
     outputs.write(
         path,
-        html.fill(
+        html.render_template(
             "paper.html",
             room=ROOM,
             scripts=("copy.js",),
@@ -73,14 +73,14 @@ def write_page(documents: Iterable[Document], path: Path) -> None:
     )
 
 
-def _section(document: Document, folder: Path) -> dict[str, Any]:
+def _section(document: TargetResult, folder: Path) -> dict[str, Any]:
     figure = drawn(document, folder=folder, is_framed=False)
     with canvas.styled():
         png = canvas.as_png(figure)
     statuses = [cell.status for cell in document.cells]
     return {
         "document": document,
-        "figure": html.embedded(canvas.recoded(png)),
+        "figure": html.data_uri(canvas.recoded(png)),
         "size": html.size_of(png),
         "alt": alt(document),
         "pictures": [_picture(one, folder) for one in document.images],
@@ -95,7 +95,7 @@ def _section(document: Document, folder: Path) -> dict[str, Any]:
     }
 
 
-def alt(document: Document) -> str:
+def alt(document: TargetResult) -> str:
     """Return the text alternative of the figure of a document."""
     curves = ", ".join(one.label for one in document.series[:8])
     values = [f"{cell.row} {cell.column} {rounded(cell.value)} {cell.unit}" for cell in document.cells if cell.value]
@@ -103,7 +103,7 @@ def alt(document: Document) -> str:
     return f"{document.paper}, {document.title}. {content}. All numbers are in the table."
 
 
-def _row(cell: Cell) -> Row:
+def _row(cell: ResultCell) -> Row:
     has_interval = cell.low is not None and cell.high is not None
     return Row(
         cell=cell,
@@ -115,7 +115,7 @@ def _row(cell: Cell) -> Row:
     )
 
 
-def _commands(cells: Sequence[Cell]) -> list[dict[str, str]]:
+def _commands(cells: Sequence[ResultCell]) -> list[dict[str, str]]:
     """Return each command once, with the digest of its inputs and its predicted time."""
     first = {cell.command: cell for cell in reversed(cells) if cell.command}
     return [
@@ -134,7 +134,7 @@ def _picture(picture: Any, folder: Path) -> dict[str, Any]:
         return {"picture": picture, "data": "", "size": (0, 0)}
     pixels = canvas.read_picture(path)
     size = (pixels.shape[1], pixels.shape[0])
-    return {"picture": picture, "data": html.embedded(canvas.as_webp(pixels)), "size": size}
+    return {"picture": picture, "data": html.data_uri(canvas.as_webp(pixels)), "size": size}
 
 
 def _plain(values: Mapping[str, Any]) -> list[tuple[str, str]]:

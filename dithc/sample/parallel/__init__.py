@@ -1,9 +1,9 @@
 """Distributed sampling: several ranks generate one image.
 
 Purpose: without it, a sampling run occupies at most one rank per shard. A partition changes the time, never the image.
-Contents: `Degrees` are the numbers of sharing ranks, `least` selects them for a `Work` (`planner`), `groups_of`
-returns the ranks of each group. `Team` is a rank's place in its group, `Denoiser` the distributed network; `windows`
-handles large scenes.
+Contents: `ParallelDegrees` are the numbers of sharing ranks, `best_degrees` selects them for a `SamplingWork` (`planner`),
+`rank_groups` returns the ranks of each group. `SamplingGroup` is a rank's place in its group, `ParallelDenoiser` the distributed
+network; `windows` handles large scenes.
 Invariants: samplers, guidance and the network are independent of ranks. Every rank of a group holds complete latents.
 Only the network call (rows, tokens, or blocks) and the decoder (image rows) are partitioned. Sampler decisions
 therefore agree on all ranks, and none depends on a rank's clock, memory or number.
@@ -12,9 +12,18 @@ Extending: a new partition is a callable around the network. Degrees that preser
 """
 
 from dithc.sample.parallel import planner, windows
-from dithc.sample.parallel.degrees import Degrees, Work, groups_of
-from dithc.sample.parallel.parallel_denoiser import Denoiser
-from dithc.sample.parallel.planner import least
-from dithc.sample.parallel.sampling_group import Team
+from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork, rank_groups
+from dithc.sample.parallel.parallel_denoiser import ParallelDenoiser
+from dithc.sample.parallel.planner import best_degrees
+from dithc.sample.parallel.sampling_group import SamplingGroup
 
-__all__ = ["Degrees", "Denoiser", "Team", "Work", "groups_of", "least", "planner", "windows"]
+__all__ = [
+    "ParallelDegrees",
+    "ParallelDenoiser",
+    "SamplingGroup",
+    "SamplingWork",
+    "best_degrees",
+    "planner",
+    "rank_groups",
+    "windows",
+]

@@ -13,8 +13,8 @@ from torch import Tensor
 from dithc.engine import hcops
 from dithc.engine.hcops import sharded_ops
 from dithc.engine.hcops import token_shard as part
-from dithc.sample.parallel.rank_set import Ranks, cut, starts
-from dithc.sample.parallel.shared_buffers import Shared
+from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.shared_buffers import SharedBuffers
 
 LINE = 64  # columns per cache line, which no two ranks share
 
@@ -38,7 +38,7 @@ class Apart:
         return None
 
 
-class SharedKeys:
+class SharedMemoryAttention:
     """Shared-memory attention of the ranks of a node, bitwise equal to one rank.
 
     Two buffers alternate: a rank at block b + 1 has met all others there, so block b has been read before block b + 2 is
@@ -47,12 +47,12 @@ class SharedKeys:
 
     in_sequence = True
 
-    def __init__(self, ranks: Ranks, lengths: Sequence[int]) -> None:
+    def __init__(self, ranks: RankSet, lengths: Sequence[int]) -> None:
         self._ranks, self._lengths = ranks, list(lengths)
         self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
         self.most_tokens = max(lengths)
-        self._keys = Shared(ranks.group), Shared(ranks.group)
-        self._outputs = Shared(ranks.group), Shared(ranks.group)
+        self._keys = SharedBuffers(ranks.group), SharedBuffers(ranks.group)
+        self._outputs = SharedBuffers(ranks.group), SharedBuffers(ranks.group)
         self.turn = (0, 0)
         self._kept: Any = None
 
@@ -88,7 +88,7 @@ class SharedKeys:
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
 
-class Messages(Apart):
+class UspAttention(Apart):
     """Ulysses among U ranks with consecutive tokens, ring among R sets of ranks (USP, arXiv 2405.07719).
 
     With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the
@@ -96,7 +96,7 @@ class Messages(Apart):
     rounds differently.
     """
 
-    def __init__(self, ulysses: Ranks, ring: Ranks, lengths: Sequence[int]) -> None:
+    def __init__(self, ulysses: RankSet, ring: RankSet, lengths: Sequence[int]) -> None:
         """Split all U * R ranks, in order."""
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)

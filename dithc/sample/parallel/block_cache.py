@@ -16,40 +16,40 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import problem
-from dithc.sample.parallel.rank_set import Ranks, cut
+from dithc.core.logging import user_error
+from dithc.sample.parallel.rank_set import RankSet, cut
 
 
-class Blocks(Protocol):
+class BlockStack(Protocol):
     """Consecutive blocks, (tokens (N, t, D), condition (N, D)) -> tokens (N, t, D)."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, part: slice, /) -> "Blocks": ...
+    def __getitem__(self, part: slice, /) -> "BlockStack": ...
 
     def __call__(self, tokens: Tensor, c: Tensor, /) -> Tensor: ...
 
 
-class Cached:
+class BlockCache:
     """Blocks of a network in one sampling run; create a new instance for each run.
 
     `tally` (4) fp64: row-block evaluations; their number without a cache (both counted by the first rank of those that
     share tokens); seconds in blocks; seconds in the cache.
     """
 
-    def __init__(self, tokens: Ranks, *, num_tokens: int) -> None:
+    def __init__(self, tokens: RankSet, *, num_tokens: int) -> None:
         """Initialize for the ranks that share the tokens of an image, and T tokens."""
         self.tally = torch.zeros(4, dtype=torch.float64)
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
 
-    def __call__(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def __call__(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         """Return the output (N, t, D) of all blocks, computed or cached, for tokens (N, t, D) and condition (N, D).
 
         Raises UserError if rows differ from the previous call, or (taylor) the timestep equals the previous one.
         """
         if self._rows not in (None, len(tokens)):
-            raise problem(
+            raise user_error(
                 "rows per network call in a sampling run with a cache",
                 got=f"{len(tokens)}, {self._rows} before",
                 expected="the same rows in every call: each row is compared with its previous values",
@@ -62,10 +62,10 @@ class Cached:
         self.tally[3] += perf_counter() - begun - (float(self.tally[2]) - before)
         return out
 
-    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         raise NotImplementedError
 
-    def _run(self, blocks: Blocks, tokens: Tensor, c: Tensor) -> Tensor:
+    def _run(self, blocks: BlockStack, tokens: Tensor, c: Tensor) -> Tensor:
         begun = perf_counter()
         tokens = blocks(tokens, c)
         self.tally[2] += perf_counter() - begun
@@ -74,16 +74,16 @@ class Cached:
         return tokens
 
 
-class ByFirstBlock(Cached):
+class FirstBlockCache(BlockCache):
     """Cache that compares the first block's output (`config.training.FirstBlock`). Rows with a change run together."""
 
-    def __init__(self, settings: training.FirstBlock, tokens: Ranks, *, num_tokens: int) -> None:
+    def __init__(self, settings: training.FirstBlockCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._threshold = settings.threshold
         # (N, t, D) each: additions of the first block, and of the other blocks
         self._added = self._rest = torch.empty(0)
 
-    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         first = self._run(blocks[:1], tokens, c)
         added = (first - tokens).float()
         chosen = self._changed(added)
@@ -121,19 +121,19 @@ class _Node:
     added: Tensor
 
 
-class ByTaylor(Cached):
+class TaylorCache(BlockCache):
     """Cache that extrapolates the output over timesteps; see `config.training.Taylor`.
 
     Polynomials through close points extrapolate badly. Warm-up calls are therefore kept one interval apart, plus the
     newest.
     """
 
-    def __init__(self, settings: training.Taylor, tokens: Ranks, *, num_tokens: int) -> None:
+    def __init__(self, settings: training.TaylorCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._settings, self._calls = settings, 0
         self._nodes: list[_Node] = []  # newest first
 
-    def _made(self, blocks: Blocks, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         call, chosen = self._calls, self._settings
         self._calls += 1
         if call >= chosen.warmup_steps and (call - chosen.warmup_steps + 1) % chosen.interval:
@@ -149,7 +149,7 @@ class ByTaylor(Cached):
 
     def _keep(self, node: _Node) -> None:
         if self._nodes and self._nodes[0].time == node.time:
-            raise problem(
+            raise user_error(
                 "timesteps of a sampling run with a taylor cache",
                 got=f"{node.time:g} twice",
                 expected="a different timestep in each call, for the extrapolation",
@@ -170,11 +170,11 @@ def lagrange(nodes: Sequence[float], place: float) -> list[float]:
 
 
 def cache_of(
-    settings: training.FirstBlock | training.Taylor | None, tokens: Ranks, *, num_tokens: int
-) -> Cached | None:
+    settings: training.FirstBlockCacheConfig | training.TaylorCacheConfig | None, tokens: RankSet, *, num_tokens: int
+) -> BlockCache | None:
     """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
     if settings is None:
         return None
-    if isinstance(settings, training.FirstBlock):
-        return ByFirstBlock(settings, tokens, num_tokens=num_tokens)
-    return ByTaylor(settings, tokens, num_tokens=num_tokens)
+    if isinstance(settings, training.FirstBlockCacheConfig):
+        return FirstBlockCache(settings, tokens, num_tokens=num_tokens)
+    return TaylorCache(settings, tokens, num_tokens=num_tokens)

@@ -12,7 +12,7 @@ from dithc.model import DiTConfig, flops_per_image
 
 
 @dataclass(frozen=True, kw_only=True)
-class Degrees:
+class ParallelDegrees:
     """Numbers of ranks that share parts of a shard; their product is the group size.
 
     Attributes:
@@ -57,7 +57,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class SamplingWork:
     """Work of a sampling run and of one row (an image in one branch).
 
     Attributes:
@@ -127,7 +127,7 @@ class Work:
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
-def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str | None:
+def fault(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_a_node: int) -> str | None:
     """Return why degrees do not fit some work, or None."""
     most = max(work.shards, default=1)
     if degrees.size > ranks:
@@ -161,7 +161,7 @@ def fault(degrees: Degrees, work: Work, *, ranks: int, ranks_a_node: int) -> str
     return None
 
 
-def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[Degrees]:
+def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[ParallelDegrees]:
     """Yield all degrees that share one image among at most `ranks` ranks, valid or not.
 
     Args:
@@ -171,22 +171,22 @@ def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int 
         stages: fixed number of stages, without token sharing.
     """
     if stages > 1:
-        yield from (Degrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
+        yield from (ParallelDegrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
         return
     of_windows = [
         degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
     ]
     for cfg, of_scene in product((1, 2), of_windows if given is None else [given]):
         most = ranks // (cfg * of_scene)
-        yield from (Degrees(cfg=cfg, windows=of_scene, shared=tokens) for tokens in range(1, most + 1))
+        yield from (ParallelDegrees(cfg=cfg, windows=of_scene, shared=tokens) for tokens in range(1, most + 1))
         if of_scene == 1 or given is not None:
             yield from (
-                Degrees(cfg=cfg, windows=of_scene, ulysses=ulysses, ring=ring)
+                ParallelDegrees(cfg=cfg, windows=of_scene, ulysses=ulysses, ring=ring)
                 for ulysses in range(1, most + 1)
                 for ring in range(1 + (ulysses == 1), most // ulysses + 1)
             )
 
 
-def groups_of(degrees: Degrees, *, ranks: int) -> list[list[int]]:
+def rank_groups(degrees: ParallelDegrees, *, ranks: int) -> list[list[int]]:
     """Return the ranks of each group; leftover ranks are in no group."""
     return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]

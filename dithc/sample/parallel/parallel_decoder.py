@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.latents import Codec
-from dithc.sample.parallel.rank_set import Ranks, cut, starts
+from dithc.sample.parallel.rank_set import RankSet, cut, starts
 
 AT_ONCE = 1 << 19  # elements per moment computation; they fit into a cache
 BY_PLACE = nn.SiLU, nn.Identity, nn.Dropout, nn.Linear
@@ -39,13 +39,13 @@ OF_OTHERS = {
 PROCESSORS = "AttnProcessor", "AttnProcessor2_0"
 ByRows = Literal["auto"] | bool
 Forward = Callable[[Tensor], Tensor]
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Decoding:
+class ParallelDecoder:
     """Decoder of replicated latents; `obstacle` is the reason against a partition of images, or None."""
 
-    def __init__(self, codec: Codec, ranks: Ranks, *, by_rows: ByRows = False) -> None:
+    def __init__(self, codec: Codec, ranks: RankSet, *, by_rows: ByRows = False) -> None:
         """Select the method and log the reason. `by_rows` True partitions every image.
 
         "auto" partitions the images left after an equal number of complete images per rank. Codecs with an obstacle are
@@ -91,16 +91,16 @@ class Decoding:
         return _joined([part for part in parts if part is not None], latents)
 
     def _whole(self, latents: Tensor) -> Tensor:
-        with _over(Ranks(), self._codec.decoder_parts, ()):
+        with _over(RankSet(), self._codec.decoder_parts, ()):
             images = [self._codec.decode(latent) for latent in torch.split(latents, 1) if len(latent) > 0]
         return _joined(images, latents)
 
 
-def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
+def rows_of(latent: Tensor, ranks: RankSet) -> list[int]:
     """Return the rows of a latent (N, Z, h, w) per rank; UserError if there are fewer rows than ranks."""
     height = latent.shape[2]
     if height < ranks.size:
-        raise problem(
+        raise user_error(
             "machine.sampling.parallel_vae",
             got=f"latents of {height} rows for {ranks.size} ranks",
             expected="at least one row for each rank that shares an image",
@@ -110,7 +110,7 @@ def rows_of(latent: Tensor, ranks: Ranks) -> list[int]:
 
 
 @torch.no_grad()
-def decoded_rows(codec: Codec, latent: Tensor, ranks: Ranks, *, lengths: Sequence[int] | None = None) -> Tensor:
+def decoded_rows(codec: Codec, latent: Tensor, ranks: RankSet, *, lengths: Sequence[int] | None = None) -> Tensor:
     """Return this rank's rows (N, C, H h_r / h, W) of the decoded images, for a codec without `obstacle`.
 
     `lengths` are the rows of each rank, at least one; None for an even split, or UserError with fewer rows than ranks.
@@ -155,7 +155,7 @@ def _is_known(module: Any) -> bool:
 
 
 @contextmanager
-def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> Iterator[None]:
+def _over(ranks: RankSet, parts: Sequence[nn.Module], lengths: Sequence[int]) -> Iterator[None]:
     """Replace modules of a decoder during the context so that each works over the rows of all ranks."""
     replaced: list[nn.Module] = []
 
@@ -182,7 +182,7 @@ def _over(ranks: Ranks, parts: Sequence[nn.Module], lengths: Sequence[int]) -> I
             del module.__dict__["forward"]
 
 
-def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
+def _convolved(module: nn.Conv2d, ranks: RankSet) -> Forward:
     """Return a 3 x 3 convolution over all ranks' rows: the local convolution plus neighbor rows, without copies."""
 
     def beside(row: Tensor, at: int) -> Tensor:
@@ -202,7 +202,7 @@ def _convolved(module: nn.Conv2d, ranks: Ranks) -> Forward:
     return forward
 
 
-def _normed(module: nn.GroupNorm, ranks: Ranks) -> Forward:
+def _normed(module: nn.GroupNorm, ranks: RankSet) -> Forward:
     """Return a group norm over all ranks' positions, combined in rank order: bitwise equal on all ranks."""
     of_torch: Forward = module.forward
 
@@ -251,7 +251,7 @@ def _pooled(counts: Tensor, means: Tensor, squares: Tensor) -> tuple[Tensor, Ten
     return mean, (squares + counts * (means - mean).square()).sum(dim=0)
 
 
-def _of_all(module: Any, ranks: Ranks, lengths: Sequence[int]) -> Forward:
+def _of_all(module: Any, ranks: RankSet, lengths: Sequence[int]) -> Forward:
     """Return a projection (keys or values) gathered over all ranks: row order is token order."""
     of_rows: Forward = module.forward
 

@@ -10,15 +10,15 @@ from torch import Tensor
 from dithc.config import training
 from dithc.engine.hcops import token_shard, vector
 from dithc.model import DiT
-from dithc.sample.parallel.block_cache import Blocks, cache_of
-from dithc.sample.parallel.pipefusion import Staged, by_token, embedded, rotated_from
-from dithc.sample.parallel.rank_set import Ranks, cut, starts
+from dithc.sample.parallel.block_cache import BlockStack, cache_of
+from dithc.sample.parallel.pipefusion import PipeFusionStage, by_token, embedded, rotated_from
+from dithc.sample.parallel.rank_set import RankSet, cut, starts
 from dithc.sample.parallel.shared_buffers import explained
 
-ALONE = Ranks()
+ALONE = RankSet()
 
 
-class Denoiser:
+class ParallelDenoiser:
     """Distributed DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32.
 
     Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows
@@ -30,13 +30,13 @@ class Denoiser:
         model: DiT,
         *,
         bf16: bool = False,
-        rows: Ranks = ALONE,
-        tokens: Ranks = ALONE,
-        over: token_shard.Across | None = None,
-        blocks: Blocks | None = None,
-        cache: training.FirstBlock | training.Taylor | None = None,
-        stages: Ranks = ALONE,
-        pipefusion: training.Pipefusion | None = None,
+        rows: RankSet = ALONE,
+        tokens: RankSet = ALONE,
+        over: token_shard.ShardedAttention | None = None,
+        blocks: BlockStack | None = None,
+        cache: training.FirstBlockCacheConfig | training.TaylorCacheConfig | None = None,
+        stages: RankSet = ALONE,
+        pipefusion: training.PipeFusionConfig | None = None,
     ) -> None:
         """Prepare the parts of this rank.
 
@@ -56,7 +56,7 @@ class Denoiser:
         self._blocks = blocks
         self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
-        self._staged = None if pipefusion is None else Staged(model, pipefusion, stages)
+        self._staged = None if pipefusion is None else PipeFusionStage(model, pipefusion, stages)
         self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
 
     @property

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hcops import sharded_ops
 from dithc.model import DiT
 from dithc.sample.parallel.attention import Apart
-from dithc.sample.parallel.rank_set import Ranks, cut, starts
+from dithc.sample.parallel.rank_set import RankSet, cut, starts
 
 Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
 
 
-class KeptKeys(Apart):
+class StaleKvAttention(Apart):
     """Attention of a patch over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
@@ -56,17 +56,17 @@ class KeptKeys(Apart):
 def _check(name: str, got: int, most: int, of: str) -> None:
     if got > most:
         expected, fix = f"at most the {most} {of}", f"lower it to {most}"
-        raise problem(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
+        raise user_error(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
 
 
-class Staged:
+class PipeFusionStage:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
 
-    def __init__(self, model: DiT, settings: training.Pipefusion, stages: Ranks) -> None:
+    def __init__(self, model: DiT, settings: training.PipeFusionConfig, stages: RankSet) -> None:
         tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
         _check("pipefusion_parallel_degree", degree, depth, "blocks of the network, at least one per stage")
         _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")
-        self.keys = KeptKeys(tokens)
+        self.keys = StaleKvAttention(tokens)
         self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
         self._patches = cut(tokens, settings.patches)
         lengths = cut(depth, stages.size)
@@ -77,7 +77,7 @@ class Staged:
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return patches (n, T, p*p*out), fp32, on every stage, of latents (n, Z, h, w), timesteps (n) and labels (n)."""
         if self._rows not in (0, len(x)):
-            raise problem(
+            raise user_error(
                 "rows per network call in a sampling run with pipefusion",
                 got=f"{len(x)}, {self._rows} before",
                 expected="the same rows in every call: each row attends to its stored keys and values",

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from dithc.sample.parallel.shared_buffers import Joining
+from dithc.sample.parallel.shared_buffers import SharedGather
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankSet:
     """Ordered subset of the ranks of a run; a single rank has no group.
 
     Attributes:
@@ -25,7 +25,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     group: Any = None
-    joining: Joining | None = field(default=None, repr=False, compare=False)
+    joining: SharedGather | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
         """Return the concatenation of all parts along `dim`, of the sizes `lengths`, on every rank."""

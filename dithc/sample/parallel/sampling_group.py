@@ -9,19 +9,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
 from dithc.latents import Codec
-from dithc.sample.parallel.attention import Messages, SharedKeys
-from dithc.sample.parallel.degrees import Degrees
-from dithc.sample.parallel.parallel_decoder import ByRows, Decoding
-from dithc.sample.parallel.rank_set import Ranks, cut, starts
-from dithc.sample.parallel.shared_buffers import Joining
+from dithc.sample.parallel.attention import SharedMemoryAttention, UspAttention
+from dithc.sample.parallel.degrees import ParallelDegrees
+from dithc.sample.parallel.parallel_decoder import ByRows, ParallelDecoder
+from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.shared_buffers import SharedGather
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team:
+class SamplingGroup:
     """This rank's place in its group; by default a single rank.
 
     Attributes:
@@ -34,20 +34,20 @@ class Team:
         ulysses, ring: ranks that share tokens by heads, and in sets that pass keys and values on.
     """
 
-    degrees: Degrees = field(default_factory=Degrees)
+    degrees: ParallelDegrees = field(default_factory=ParallelDegrees)
     number: int | None = 0
-    members: Ranks = field(default_factory=Ranks)
+    members: RankSet = field(default_factory=RankSet)
     data: tuple[int, int] = (0, 1)
-    part: Ranks = field(default_factory=Ranks)
-    leaders: Ranks | None = field(default_factory=Ranks)
-    rows: Ranks = field(default_factory=Ranks)
-    tokens: Ranks = field(default_factory=Ranks)
-    ulysses: Ranks = field(default_factory=Ranks)
-    ring: Ranks = field(default_factory=Ranks)
-    stages: Ranks = field(default_factory=Ranks)
+    part: RankSet = field(default_factory=RankSet)
+    leaders: RankSet | None = field(default_factory=RankSet)
+    rows: RankSet = field(default_factory=RankSet)
+    tokens: RankSet = field(default_factory=RankSet)
+    ulysses: RankSet = field(default_factory=RankSet)
+    ring: RankSet = field(default_factory=RankSet)
+    stages: RankSet = field(default_factory=RankSet)
 
     @classmethod
-    def of(cls, group: Group, degrees: Degrees, groups: Sequence[Sequence[int]]) -> "Team":
+    def of(cls, group: Group, degrees: ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
         """Return this rank's team; collective.
 
         `groups` are disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
@@ -72,7 +72,7 @@ class Team:
         nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
         if not messages:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
-        found: dict[str, Ranks | None] = {}
+        found: dict[str, RankSet | None] = {}
         for name, parts in cuts.items():
             of_world = [[members[i] for i in part] for members in groups for part in parts]
             made = group.part(of_world)
@@ -81,7 +81,7 @@ class Team:
                 found[name] = None
                 continue
             is_near = len({nodes[rank] for rank in mine}) == 1 and have_kernels
-            found[name] = Ranks(mine.index(group.rank), len(mine), made, Joining(made) if is_near else None)
+            found[name] = RankSet(mine.index(group.rank), len(mine), made, SharedGather(made) if is_near else None)
         number = next((number for number, members in enumerate(groups) if group.rank in members), None)
         if number is None:
             return cls(number=None, leaders=None)
@@ -89,18 +89,18 @@ class Team:
         data = place // (degrees.rows * degrees.inner), degrees.data
         return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
 
-    def over(self, num_tokens: int) -> SharedKeys | Messages | None:
+    def over(self, num_tokens: int) -> SharedMemoryAttention | UspAttention | None:
         """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
         if self.degrees.shared > 1:
-            return SharedKeys(self.tokens, lengths)
-        return Messages(self.ulysses, self.ring, lengths)
+            return SharedMemoryAttention(self.tokens, lengths)
+        return UspAttention(self.ulysses, self.ring, lengths)
 
-    def decoding(self, codec: Codec, *, by_rows: ByRows) -> Decoding:
+    def decoding(self, codec: Codec, *, by_rows: ByRows) -> ParallelDecoder:
         """Return the decoder of this rank's images, with the result on the first rank of the part."""
-        return Decoding(codec, self.part, by_rows=by_rows)
+        return ParallelDecoder(codec, self.part, by_rows=by_rows)
 
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the images of a shard that this rank generates, alone or jointly."""
@@ -137,7 +137,7 @@ def _along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
 def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
     for members in parts:
         if len({nodes[rank] for rank in members}) > 1:
-            raise problem(
+            raise user_error(
                 "machine.sampling.shared_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which share memory",

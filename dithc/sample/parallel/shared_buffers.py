@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
 
@@ -19,7 +19,7 @@ LOST = 1  # not an input error
 GROWTH = 2  # minimum growth factor of a segment that is too small
 
 
-class Shared:
+class SharedBuffers:
     """Shared memory for tensors of any size. Outgrown memory is kept, because recorded calls hold its address."""
 
     def __init__(self, group: Any) -> None:
@@ -41,7 +41,7 @@ class Shared:
         return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
 
 
-class Joining:
+class SharedGather:
     """Concatenation of tensors in memory shared by the ranks of a node, without messages.
 
     Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger buffers
@@ -89,7 +89,7 @@ def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def explained(error: ValueError, absent: str) -> UserError:
-    told = problem(
+    told = user_error(
         f"{absent} is lost while ranks generate an image together",
         got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
         expected="all ranks that share an image, until it is complete",

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 
 from dithc.config import training
-from dithc.core.artifacts import Store, outputs
-from dithc.core.logging import logger, problem
+from dithc.core.artifacts import CheckpointStore, outputs
+from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 from dithc.core.weights import DIFFUSERS_FILE, files_of
 from dithc.model import DiTConfig, diffusers_keys
@@ -21,7 +21,7 @@ SCHEDULERS = {
     "v": "prediction_type: v_prediction",
     "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (for example DPMSolverMultistepScheduler)",
 }
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, out: Path) -> dict[str, Any]:
@@ -41,13 +41,13 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     Raises:
         UserError: the checkpoint is damaged, the other program cannot hold the model, or `out` cannot be written.
     """
-    store, step = Store.of_run(manifest)
+    store, step = CheckpointStore.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     config = DiTConfig(**checkpoint.meta["model"])
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _tell_of_blocks(config, layout)
-    predicts = training.Objective(**checkpoint.meta["objective"]).predict
+    predicts = training.ObjectiveConfig(**checkpoint.meta["objective"]).predict
     kind = network_kind(predicts, config.block)
     outputs.OutputFolder(out).check() if layout == "diffusers" else outputs.check_file(out)
     chosen = dict(read_tensors(checkpoint.weights(weights)))
@@ -65,7 +65,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
                 write_tensors(temporary / DIFFUSERS_FILE, chosen, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
-        raise problem(
+        raise user_error(
             f"weights could not be written to {out}",
             got=error,
             expected="a writable folder with enough space",
@@ -90,7 +90,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
 def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
     """Reject the official layout for blocks that the original code lacks (UserError), and warn for other layouts."""
     if layout == "official":
-        raise problem(
+        raise user_error(
             "the original DiT code does not support these blocks",
             got=config.block,
             expected=training.BlockKind(),

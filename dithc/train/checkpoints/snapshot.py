@@ -8,8 +8,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from dithc.core.logging import logger
-from dithc.core.tensor_files import Piece, TensorFile
+from dithc.core.logging import get_logger
+from dithc.core.tensor_files import TensorFile, TensorPiece
 from dithc.engine.numa import available_bytes
 
 # File, name, dimension of the cut (-1 for none), start and count: the identity of a piece.
@@ -18,10 +18,10 @@ Key: TypeAlias = tuple[str, str, int, int, int]
 FREE_SHARE = 0.5
 ALIGNMENT = 64
 MIB = 1 << 20
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def key_of(file: str, piece: Piece) -> Key:
+def key_of(file: str, piece: TensorPiece) -> Key:
     """Return the identity of a piece in a file, equal on all ranks with a copy."""
     count = piece.values.numel() if piece.dim is None else piece.values.shape[piece.dim]
     return file, piece.name, -1 if piece.dim is None else piece.dim, piece.start, count

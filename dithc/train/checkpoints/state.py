@@ -9,24 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import training
-from dithc.core.artifacts import Store
-from dithc.core.logging import logger, problem
-from dithc.core.tensor_files import Piece, read_tensors
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import get_logger, user_error
+from dithc.core.tensor_files import TensorPiece, read_tensors
 from dithc.latents import Latents
 from dithc.model import DiT
 from dithc.train.checkpoints.weights import network_kind
-from dithc.train.job import Job
+from dithc.train.job import TrainingJob
 from dithc.train.optimizer import Ema, Optimizer
 from dithc.train.state_placement import Home, anywhere
-from dithc.train.strategies import Layout, Strategy
+from dithc.train.strategies import RankGrid, Strategy
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(kw_only=True)
-class Kept:
+class ModuleState:
     """State of any training run: weights and optimizer; `kind` is the network description in its files."""
 
     model: nn.Module
@@ -35,25 +35,25 @@ class Kept:
     step: int = 0
     kind: Mapping[str, str] = field(default_factory=dict)
 
-    def pieces(self) -> dict[str, list[Piece]]:
+    def pieces(self) -> dict[str, list[TensorPiece]]:
         """Return this rank's pieces by checkpoint file; the next step overwrites them."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
-        whole = [Piece.whole(name, value) for name, value in weights.items()]
+        whole = [TensorPiece.whole(name, value) for name, value in weights.items()]
         held = {
-            Store.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
+            CheckpointStore.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
         return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
 
     @torch.no_grad()
     def take_up(
-        self, checkpoint: Store.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
+        self, checkpoint: CheckpointStore.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
     ) -> None:
         """Load a checkpoint by any ranks; UserError if a fact named in `same` differs from `said`, this run's facts."""
         for key in same:
             if checkpoint.meta.get(key) != said[key]:
-                raise problem(
+                raise user_error(
                     f"checkpoint {checkpoint.folder} does not belong to this training run: {key} differs",
                     got=checkpoint.meta.get(key),
                     expected=said[key],
@@ -69,7 +69,7 @@ class Kept:
             log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
         self.load(checkpoint)
 
-    def load(self, checkpoint: Store.Checkpoint) -> None:
+    def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
         """Load an intact checkpoint; UserError if it belongs to another model, or is damaged."""
         self.strategy.ready()
         cut = self.strategy.cut
@@ -80,33 +80,33 @@ class Kept:
 
 
 @dataclass(kw_only=True)
-class State(Kept):
+class TrainingState(ModuleState):
     """Complete state of a training run of a DiT; under dp+tp, this rank's part."""
 
     model: DiT
     ema: Ema
 
-    def pieces(self) -> dict[str, list[Piece]]:
-        """Return `Kept.pieces` and the averages."""
-        averages = {Store.WEIGHTS["ema"]: self.ema.pieces()}
-        averages |= {Store.average_file(one.length): one.pieces() for one in self.ema.beside}
+    def pieces(self) -> dict[str, list[TensorPiece]]:
+        """Return `ModuleState.pieces` and the averages."""
+        averages = {CheckpointStore.WEIGHTS["ema"]: self.ema.pieces()}
+        averages |= {CheckpointStore.average_file(one.length): one.pieces() for one in self.ema.beside}
         return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
 
-    def load(self, checkpoint: Store.Checkpoint) -> None:
-        """Load `Kept` and the averages."""
+    def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
+        """Load `ModuleState` and the averages."""
         super().load(checkpoint)
         cut = self.strategy.cut
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
         for average in self.ema.beside:
-            average.load(cut(read_tensors(checkpoint.folder / Store.average_file(average.length))))
+            average.load(cut(read_tensors(checkpoint.folder / CheckpointStore.average_file(average.length))))
 
 
-def state_of(model: DiT, run: training.Run, strategy: Strategy, *, home: Home = anywhere) -> State:
+def initial_state(model: DiT, run: training.RunConfig, strategy: Strategy, *, home: Home = anywhere) -> TrainingState:
     """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
     optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
     ema = Ema(model, run.ema, zero=strategy.zero, home=home)
     kind = network_kind(run.objective.predict, run.model.block)
-    return State(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
+    return TrainingState(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     found, seen = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
-            raise problem(
+            raise user_error(
                 f"state dictionary of {type(model).__name__}",
                 got=f"{name}, a {type(value).__name__}",
                 expected="tensors only",
@@ -126,7 +126,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def facts(job: Job, *, model: DiT, latents: Latents, layout: Layout) -> dict[str, Any]:
+def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layout: RankGrid) -> dict[str, Any]:
     """Return the facts in every checkpoint, which rebuild `model` (before a strategy shards it) and resume the run."""
     run, info = job.run, latents.info
     return {
@@ -151,7 +151,7 @@ def facts(job: Job, *, model: DiT, latents: Latents, layout: Layout) -> dict[str
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
     own = tensors_of(model)
     if others := sorted(own.keys() ^ weights.keys()):
-        raise problem(
+        raise user_error(
             f"weights of checkpoint {origin}",
             got=f"{len(others)} extra or missing tensors, such as {others[0]}",
             expected=f"the {len(own)} tensors of this model",
@@ -160,7 +160,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> N
     for name, value in own.items():
         saved = weights[name]
         if (saved.shape, saved.dtype) != (value.shape, value.dtype):
-            raise problem(
+            raise user_error(
                 f"weights of checkpoint {origin}",
                 got=f"{name} of {saved.dtype} {tuple(saved.shape)}",
                 expected=f"{value.dtype} {tuple(value.shape)}, as in this model",

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import read_external
 from dithc.core.weights import files_of
-from dithc.model import DiTConfig, diffusers_keys, official_state
+from dithc.model import DiTConfig, diffusers_keys, official_state_dict
 
 CONFIG_FILE = "config.json"  # in a diffusers folder
 FREQUENCIES = (
@@ -23,9 +23,9 @@ FREQUENCIES = (
     "i / 128; outputs differ by some percent, depending on the weights"
 )
 PREDICT = "predict"
-ORIGINAL = {PREDICT: training.Objective().predict, **training.BlockKind()._asdict()}
+ORIGINAL = {PREDICT: training.ObjectiveConfig().predict, **training.BlockKind()._asdict()}
 KIND_PREFIX = "dithc."  # prefix of names in a file's metadata
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
@@ -54,7 +54,7 @@ def read_weights(
     content, metadata = read_external(path)
     _refuse_other_kind(path, metadata or content)
     if not diffusers_keys.are_diffusers_keys(content):
-        return official_state(content, weights="ema" if weights == "ema" else "model"), None
+        return official_state_dict(content, weights="ema" if weights == "ema" else "model"), None
     source = _source(files_of(path)[0].with_name(CONFIG_FILE))
     log.info(f"weights for diffusers: {FREQUENCIES}; correct for weights converted from official ones")
     return diffusers_keys.from_diffusers(content, source or config), source
@@ -66,7 +66,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
         return
     kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
     if kind:
-        raise problem(
+        raise user_error(
             f"weights in {path} have the expected names and shapes, but belong to another type of network",
             got=", ".join(f"{name} {value}" for name, value in sorted(kind.items())),
             expected=f"{PREDICT} {ORIGINAL[PREDICT]}, {training.BlockKind()}",
@@ -79,14 +79,14 @@ def _source(path: Path) -> DiTConfig | None:
     try:
         if path.exists() and not path.is_file():
             raise ValueError("not a regular file")
-        content = parse(plain(path).read_text())
+        content = parse_json(require_regular_file(path).read_text())
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} at the top")
     except FileNotFoundError:
         log.info(f"no {CONFIG_FILE} next to the weights: assuming heads and size of this run's model")
         return None
     except (OSError, ValueError) as error:
-        raise problem(
+        raise user_error(
             f"{path} cannot be read",
             got=error,
             expected="the settings of the model, a JSON object",

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from dithc.config import training
-from dithc.core.artifacts import Lease, Store
-from dithc.core.logging import UserError, logger, problem
-from dithc.core.tensor_files import TensorFile, numbered, write_file
+from dithc.core.artifacts import CheckpointStore, Lease
+from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.tensor_files import TensorFile, shard_name, write_file
 from dithc.engine.comm import Group
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
-from dithc.train.checkpoints.state import SAME_ON_RESUME, Kept
-from dithc.train.job import Pace
+from dithc.train.checkpoints.state import SAME_ON_RESUME, ModuleState
+from dithc.train.job import StepTimer
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Save:
     is_committing: bool = False
 
 
-class Saver:
+class CheckpointWriter:
     """Reader and writer of a run's checkpoints, at most one at a time, while this process holds the lease.
 
     Every rank writes its own pieces in the background. Call all methods on all ranks between the same two steps. `last`
@@ -48,12 +48,12 @@ class Saver:
 
     def __init__(
         self,
-        store: Store,
+        store: CheckpointStore,
         *,
         lease: Lease | None,
         group: Group,
         said: dict[str, Any],
-        pace: Pace,
+        pace: StepTimer,
         keep_last: int,
         keep_every: Collection[int] = (),
         position: Callable[[int], dict[str, float]] | None = None,
@@ -73,8 +73,8 @@ class Saver:
         self._share: set[Key] | None = None
         self._save: _Save | None = None
 
-    def resume(self, state: Kept, *, same: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
-        """Load the newest complete checkpoint within the `limits` of `Store.newest`; return whether it exists."""
+    def resume(self, state: ModuleState, *, same: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
+        """Load the newest complete checkpoint within the `limits` of `CheckpointStore.newest`; return whether it exists."""
         found = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
         if found is None:
             log.info(f"no checkpoint in {self.store.folder} to continue")
@@ -84,7 +84,7 @@ class Saver:
         log.info(f"continuing from step {state.step} in {found.folder}")
         return True
 
-    def save(self, state: Kept) -> None:
+    def save(self, state: ModuleState) -> None:
         """Snapshot the state and begin to write it, after the previous checkpoint is complete; raises like `poll`."""
         self._wait_for_the_one_before()
         if self.group.any(self._overtaken()):
@@ -157,7 +157,7 @@ class Saver:
 
     def _held(self, step: int) -> UserError:
         return Lease.Held(
-            problem(
+            user_error(
                 f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
                 got="another trainer, or a lease file that was removed",
                 expected="the lease of this process",
@@ -179,13 +179,13 @@ class Saver:
         assert found is not None
         return found
 
-    def _contents(self, state: Kept) -> dict[str, TensorFile]:
+    def _contents(self, state: ModuleState) -> dict[str, TensorFile]:
         pieces = state.pieces()
         if self._share is None:
             held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
             self._share = share_out(self.group.gather_objects(held))[self.group.rank]
         return {
-            numbered(file, self.group.rank, self.group.size): TensorFile.of(
+            shard_name(file, self.group.rank, self.group.size): TensorFile.of(
                 (piece for piece in parts if key_of(file, piece) in self._share),
                 said=dict(state.kind),
             )

@@ -1,12 +1,12 @@
 """One job of a training run: request, lease, stop requests, exit status.
 
-Contents: `Job` and its `Paths`; its statuses `DONE`, `STOPPED`, `HELD`; `leased`; `Stop` (signals, walltime); `Pace`
-(timeouts between ranks).
+Contents: `TrainingJob` and its `Paths`; its statuses `DONE`, `STOPPED`, `HELD`; `hold_lease`; `StopRequests` (signals, walltime);
+`StepTimer` (timeouts between ranks).
 Invariants: all ranks exit with one status; signal handlers are restored.
-Extending: a reason to stop is a method of `Stop`; the workflow's driver also interprets the statuses.
+Extending: a reason to stop is a method of `StopRequests`; the workflow's driver also interprets the statuses.
 """
 
-from dithc.train.job.job import DONE, HELD, STOPPED, Job, Paths, leased
-from dithc.train.job.stop_requests import Pace, Stop
+from dithc.train.job.job import DONE, HELD, STOPPED, Paths, TrainingJob, hold_lease
+from dithc.train.job.stop_requests import StepTimer, StopRequests
 
-__all__ = ["DONE", "HELD", "STOPPED", "Job", "Pace", "Paths", "Stop", "leased"]
+__all__ = ["DONE", "HELD", "STOPPED", "Paths", "StepTimer", "StopRequests", "TrainingJob", "hold_lease"]

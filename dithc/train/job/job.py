@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Machine, training
-from dithc.core.artifacts import Lease, Store
-from dithc.core.logging import problem
+from dithc.config import MachineConfig, training
+from dithc.core.artifacts import CheckpointStore, Lease
+from dithc.core.logging import user_error
 from dithc.engine.comm import Group
 
 DONE = 0
@@ -26,7 +26,7 @@ class Paths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingJob:
     """One segment of a training run.
 
     Attributes:
@@ -37,24 +37,24 @@ class Job:
     """
 
     name: str
-    run: training.Run
+    run: training.RunConfig
     seed: int
     spec: dict[str, Any]
     paths: Paths
     until: int
-    machine: Machine = field(default_factory=Machine)
+    machine: MachineConfig = field(default_factory=MachineConfig)
     walltime_minutes: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.until <= self.run.steps:
-            raise problem(
+            raise user_error(
                 f"last step of this job of run {self.name}",
                 got=self.until,
                 expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
                 fix="correct --until, or raise `steps` in the configuration",
             )
         if (self.paths.init is not None) != (self.run.init is not None):
-            raise problem(
+            raise user_error(
                 f"initial weights of run {self.name}",
                 got=f"--init {self.paths.init}",
                 expected=f"the manifest of run {self.run.init}"
@@ -64,7 +64,7 @@ class Job:
             )
 
 
-def leased(store: Store, group: Group, stack: ExitStack) -> Lease | None:
+def hold_lease(store: CheckpointStore, group: Group, stack: ExitStack) -> Lease | None:
     """Acquire the lease on rank 0 (None elsewhere); Lease.Held on all ranks if another trainer holds it."""
     lease, refusal = None, None
     if group.rank == 0:

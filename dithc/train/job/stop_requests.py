@@ -27,7 +27,7 @@ def seconds_since_process_start() -> float:
         return 0.0
 
 
-class Stop:
+class StopRequests:
     """Handler of stop requests during a `with` block; restores the earlier signal handlers after it.
 
     A second SIGINT interrupts immediately. Without `walltime_minutes` the deadline of `dithc launch` applies, if any.
@@ -65,7 +65,7 @@ class Stop:
             signal.signal(number, handler)
 
 
-class Pace:
+class StepTimer:
     """Measured durations of steps and checkpoints, and the resulting grace period before a deadline."""
 
     def __init__(self) -> None:

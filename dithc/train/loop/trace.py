@@ -10,11 +10,11 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from dithc.core.artifacts import Store, replacing
-from dithc.core.integrity import parse, plain
-from dithc.core.logging import logger
+from dithc.core.artifacts import CheckpointStore, atomic_replace
+from dithc.core.integrity import parse_json, require_regular_file
+from dithc.core.logging import get_logger
 from dithc.engine.comm import Group, traffic
-from dithc.train.job import Job
+from dithc.train.job import TrainingJob
 from dithc.train.step import Trainer
 
 TRACES_FOLDER = "traces"
@@ -22,7 +22,7 @@ CLOCK = "dithc clock"
 # A thread may lose its core between two reads. The fastest of this number of reads of both clocks counts.
 CLOCK_LOOKS = 7
 FIRST_TRACK = 1  # only the first process has a thread with this number
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class Tracer:
@@ -31,7 +31,7 @@ class Tracer:
     The traces include the communication threads of `group`. The job runs the steps after `first`.
     """
 
-    def __init__(self, job: Job, store: Store, group: Group, *, first: int) -> None:
+    def __init__(self, job: TrainingJob, store: CheckpointStore, group: Group, *, first: int) -> None:
         self._number, self._store, self._group = job.machine.trace_step, store, group
         if self._number is not None and not first < self._number <= job.until:
             steps = f"steps {first + 1} to {job.until}"
@@ -53,10 +53,12 @@ class Tracer:
             del trainer.span  # restores the class attribute
         self._write(profiler, spans, looks=looks)
 
-    def _write(self, profiler: profile, spans: list[traffic.Span], *, looks: list[tuple[float, float]]) -> None:
+    def _write(
+        self, profiler: profile, spans: list[traffic.OperationSpan], *, looks: list[tuple[float, float]]
+    ) -> None:
         path = self._store.folder / TRACES_FOLDER / f"step_{self._number:07d}-rank{self._group.rank}.json"
         try:
-            with replacing(path) as temporary:
+            with atomic_replace(path) as temporary:
                 profiler.export_chrome_trace(str(temporary))
                 _complete(temporary, spans, looks=looks, rank=self._group.rank)
         except OSError as error:
@@ -73,12 +75,12 @@ def _look_at_both_clocks() -> tuple[float, float]:
     return before, time.perf_counter()
 
 
-def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float, float]], rank: int) -> None:
+def _complete(path: Path, spans: list[traffic.OperationSpan], *, looks: list[tuple[float, float]], rank: int) -> None:
     """Add spans to a trace of torch's profiler (Chrome format, microseconds).
 
     Spans and `looks`, the times before and after each event CLOCK of the trace, are in seconds of `perf_counter`.
     """
-    trace: dict[str, Any] = parse(plain(path).read_text())
+    trace: dict[str, Any] = parse_json(require_regular_file(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]
     pairs = zip(looks, sorted(marks, key=lambda event: float(event["ts"])), strict=True)
     (before, after), mark = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
@@ -98,9 +100,9 @@ def _complete(path: Path, spans: list[traffic.Span], *, looks: list[tuple[float,
     path.write_text(json.dumps(trace | {"traceEvents": events}))
 
 
-def _lanes(spans: Iterable[traffic.Span]) -> list[list[traffic.Span]]:
+def _lanes(spans: Iterable[traffic.OperationSpan]) -> list[list[traffic.OperationSpan]]:
     """Distribute spans to rows without overlaps, because a track cannot show overlapping spans."""
-    lanes: list[list[traffic.Span]] = []
+    lanes: list[list[traffic.OperationSpan]] = []
     for span in sorted(spans, key=lambda span: span.begun):
         free = next((lane for lane in lanes if lane[-1].ended <= span.begun), None)
         if free is None:

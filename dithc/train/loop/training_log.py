@@ -9,24 +9,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from dithc.core.artifacts import Store
-from dithc.core.logging import MetricsWriter, logger, problem, progress
-from dithc.train.job import Job
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import MetricsWriter, get_logger, progress, user_error
+from dithc.train.job import TrainingJob
 
 # Metrics of a step by name; None if a metric has no value.
 Values = dict[str, float | None]
 METRICS_FOLDER = "metrics"
 ATTEMPTS_FOLDER = "attempts"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class Journal:
+class TrainingLog:
     """Rank 0's record of a job's steps: progress, log lines, and metrics in the store; silent on other ranks.
 
     `epochs` returns the number of passes over the data after a step.
     """
 
-    def __init__(self, store: Store, *, job: Job, first: int, epochs: Callable[[int], float], rank: int) -> None:
+    def __init__(
+        self, store: CheckpointStore, *, job: TrainingJob, first: int, epochs: Callable[[int], float], rank: int
+    ) -> None:
         self._store, self._run, self._name = store, job.run, job.name
         self._first, self._until, self._epochs, self._rank = first, job.until, epochs, rank
         self._stack = ExitStack()
@@ -70,7 +72,7 @@ class Journal:
         try:
             self._metrics.write(number, **values)
         except OSError as error:
-            raise problem(
+            raise user_error(
                 f"metrics of step {number} could not be written to {self._store.folder / METRICS_FOLDER}",
                 got=error,
                 expected="a writable folder with enough space",
@@ -94,7 +96,7 @@ class AttemptLog:
     The workflow engine deletes the log of an attempt before the next one.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}.log"
         self.path: Path = store.folder / ATTEMPTS_FOLDER / name
 

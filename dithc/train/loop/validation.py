@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.diffusion import Objective, training_loss
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
-from dithc.latents import HeldOut, Latents
-from dithc.train.checkpoints import State
-from dithc.train.job import Pace
+from dithc.latents import Latents, ValidationLatents
+from dithc.train.checkpoints import TrainingState
+from dithc.train.job import StepTimer
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.step import arithmetic
+from dithc.train.step import autocast_context
 
 NUM_TIMES = 8
 NAME = "val_loss"
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class Validation:
@@ -33,18 +33,18 @@ class Validation:
 
     def __init__(
         self,
-        run: training.Run,
+        run: training.RunConfig,
         latents: Latents,
         *,
         seed: int,
-        state: State,
+        state: TrainingState,
         group: Group,
         memory: TrainingMemory | None = None,
     ) -> None:
         """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
-        self._objective = Objective.of(training.Objective(predict=run.objective.predict))
-        self._tiles = HeldOut(latents, seed=seed, draws=NUM_TIMES)
+        self._objective = Objective.of(training.ObjectiveConfig(predict=run.objective.predict))
+        self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES)
         if run.validate_every is not None and not len(self._tiles.rows) and group.rank == 0:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")
 
@@ -53,7 +53,7 @@ class Validation:
         every = self._run.validate_every
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
-    def values(self, pace: Pace) -> dict[str, float]:
+    def values(self, pace: StepTimer) -> dict[str, float]:
         """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; report to `pace`; collective."""
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
@@ -78,7 +78,7 @@ class Validation:
         for t, noise in zip(torch.from_numpy(times), noises, strict=True):
             steps = t.expand(len(x))  # (N)
             x_t = self._objective.noisy(x, steps, noise)  # (N, C, h, w)
-            with arithmetic(self._run):
+            with autocast_context(self._run):
                 output: Tensor = self._state.model(x_t, steps, y)  # (N, C or 2C, h, w)
             losses = training_loss(output, objective=self._objective, x0=x, x_t=x_t, t=steps, noise=noise)
             sums.append(losses["mse"].double().sum())

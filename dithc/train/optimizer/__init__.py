@@ -4,7 +4,7 @@ Invariants: master weights, moments and averages are fp32; sharding does not cha
 Extending: another optimizer is a file like `muon.py`, called from `optimizer.py`.
 """
 
-from dithc.train.optimizer.ema import Ema, initial_share
+from dithc.train.optimizer.ema import Ema, initial_weight_fraction
 from dithc.train.optimizer.optimizer import Optimizer
 
-__all__ = ["Ema", "Optimizer", "initial_share"]
+__all__ = ["Ema", "Optimizer", "initial_weight_fraction"]

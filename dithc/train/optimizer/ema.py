@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from dithc.config import training
-from dithc.core.posthoc_ema import decay_at as decay_of_length
-from dithc.core.tensor_files import Piece
+from dithc.core.posthoc_ema import decay_at_step as decay_of_length
+from dithc.core.tensor_files import TensorPiece
 from dithc.train.state_placement import Home, anywhere
-from dithc.train.strategies import Zero
+from dithc.train.strategies import ZeroOptimizer
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
@@ -19,7 +19,7 @@ def decay_at(step: int, *, decay: float, warmup: bool) -> float:
     return min(decay, (1 + step) / (10 + step)) if warmup else decay
 
 
-def initial_share(step: int, *, decay: float, warmup: bool) -> float:
+def initial_weight_fraction(step: int, *, decay: float, warmup: bool) -> float:
     """Return the share of the initial weights in the average after `step` steps."""
     share = 1.0
     for number in range(1, step + 1):
@@ -33,7 +33,9 @@ class Average:
     `state` has the names of the state dictionary. Under ZeRO-1 it holds this rank's runs; the first rank adds untrained tensors.
     """
 
-    def __init__(self, model: nn.Module, *, label: str, zero: Zero | None = None, home: Home = anywhere) -> None:
+    def __init__(
+        self, model: nn.Module, *, label: str, zero: ZeroOptimizer | None = None, home: Home = anywhere
+    ) -> None:
         """Start from the model's weights; `label` identifies the average to `home`."""
         self._label, self._zero = label, zero
         self.state: dict[str, Tensor] = {}
@@ -42,9 +44,9 @@ class Average:
                 own = value.detach() if zero is None else zero.own(name, value.detach())
                 self.state[name] = home(f"{label}.{name}", own).copy_(own)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorPiece]:
         """Return this rank's pieces of the average."""
-        piece = Piece.whole if self._zero is None else self._zero.piece
+        piece = TensorPiece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
 
     def move(self, moved: Home) -> None:
@@ -63,7 +65,9 @@ class Average:
 class LengthAverage(Average):
     """Average of a length: the relative standard deviation of its power-function profile."""
 
-    def __init__(self, model: nn.Module, length: float, *, zero: Zero | None = None, home: Home = anywhere) -> None:
+    def __init__(
+        self, model: nn.Module, length: float, *, zero: ZeroOptimizer | None = None, home: Home = anywhere
+    ) -> None:
         super().__init__(model, label=f"ema-{length}", zero=zero, home=home)
         self.length = length
 
@@ -78,7 +82,12 @@ class Ema(Average):
     """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.lengths`."""
 
     def __init__(
-        self, model: nn.Module, settings: training.Ema, *, zero: Zero | None = None, home: Home = anywhere
+        self,
+        model: nn.Module,
+        settings: training.EmaConfig,
+        *,
+        zero: ZeroOptimizer | None = None,
+        home: Home = anywhere,
     ) -> None:
         super().__init__(model, label="ema", zero=zero, home=home)
         self.settings = settings

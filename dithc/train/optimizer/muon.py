@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.tensor_files import Piece
+from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
-from dithc.train.muon_matrices import Holding, Matrix, matrices_of, owners_of
+from dithc.train.muon_matrices import MatrixOwnership, MuonMatrix, matrices_of, owners_of
 from dithc.train.state_placement import Home
 
 MOMENTUM = "momentum"
@@ -29,7 +29,9 @@ RMS = 0.2
 class Muon:
     """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
-    def __init__(self, named: Mapping[str, Tensor], run: training.Run, *, holding: Holding, home: Home) -> None:
+    def __init__(
+        self, named: Mapping[str, Tensor], run: training.RunConfig, *, holding: MatrixOwnership, home: Home
+    ) -> None:
         """Prepare zero momenta for this rank's trained parameters; products have the `dtype` of the run."""
         self._settings, self._holding = run.optimizer, holding
         self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
@@ -72,7 +74,7 @@ class Muon:
             works += self._deal(matrix, whole, gradients)  # sent while the next update is computed
         self._wait(works)
 
-    def _update(self, matrix: Matrix, gradient: Tensor) -> Tensor:
+    def _update(self, matrix: MuonMatrix, gradient: Tensor) -> Tensor:
         """(R, C) -> (R, C): momentum with Nesterov's look-ahead, orthogonalized, scaled to AdamW's updates."""
         decay, momentum = self._settings.momentum, self._momentum[matrix]
         # the scale has no effect on the update; this one keeps the scale of gradients
@@ -83,9 +85,9 @@ class Muon:
 
     def _gather(
         self, gradients: Mapping[str, Tensor], used: Collection[str]
-    ) -> "OrderedDict[Matrix, dict[int, Tensor]]":
+    ) -> "OrderedDict[MuonMatrix, dict[int, Tensor]]":
         """Gather the gradient parts of the matrices that this rank owns, by rank."""
-        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[Matrix, dict[int, Tensor]]()
+        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[MuonMatrix, dict[int, Tensor]]()
         for matrix, owner in self.owners.items():
             sources = self._sources[matrix] if matrix.name in used else []
             tag = self._tag(matrix, is_update=False)
@@ -97,14 +99,14 @@ class Muon:
         self._wait(works)
         return boxes
 
-    def _box(self, matrix: Matrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
+    def _box(self, matrix: MuonMatrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """Return the buffer that receives, or already holds, a rank's part of a gradient."""
         if source == self._holding.rank:
             return self._part(matrix, gradients)
         whole = torch.empty(matrix.rows, matrix.columns, device="meta")
         return torch.empty(self._parts[matrix][source].of(whole).shape)
 
-    def _join(self, matrix: Matrix, parts: Mapping[int, Tensor]) -> Tensor:
+    def _join(self, matrix: MuonMatrix, parts: Mapping[int, Tensor]) -> Tensor:
         """Return the matrix (R, C) from the parts of ranks; without a copy if one part is complete."""
         if len(parts) == 1:
             return next(iter(parts.values())).view(matrix.rows, matrix.columns)
@@ -113,7 +115,7 @@ class Muon:
             self._parts[matrix][rank].of(whole).copy_(part)
         return whole
 
-    def _deal(self, matrix: Matrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
+    def _deal(self, matrix: MuonMatrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
         """Send each rank its part of an update; return the pending messages."""
         works = []
         for rank, held in self._parts[matrix].items():
@@ -123,7 +125,7 @@ class Muon:
                 own.copy_(held.of(update))
         return works
 
-    def _part(self, matrix: Matrix, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _part(self, matrix: MuonMatrix, tensors: Mapping[str, Tensor]) -> Tensor:
         return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
@@ -134,7 +136,7 @@ class Muon:
         for work in works:
             self._holding.meter.wait(work)
 
-    def _tag(self, matrix: Matrix, *, is_update: bool) -> int:
+    def _tag(self, matrix: MuonMatrix, *, is_update: bool) -> int:
         return 2 * self._number[matrix] + is_update
 
     def state(self) -> dict[str, Tensor]:
@@ -145,10 +147,10 @@ class Muon:
         """Replace every momentum by the copy that `moved` returns."""
         self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorPiece]:
         """Return the momenta as pieces of `momentum.<name>`, of the weight's shape."""
         return [
-            Piece(
+            TensorPiece(
                 name=f"{MOMENTUM}.{matrix.name}",
                 values=value,
                 shape=(matrix.count * matrix.rows, matrix.columns),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import training
-from dithc.core.logging import logger, problem
-from dithc.core.tensor_files import Piece
+from dithc.core.logging import get_logger, user_error
+from dithc.core.tensor_files import TensorPiece
 from dithc.engine import automem, hcops
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.muon import MOMENTUM, Muon
@@ -21,10 +21,10 @@ EPSILON = 1e-8  # default of torch and of DiT's training
 # The square of a larger gradient may overflow fp32, and its second moment would stay infinite.
 LARGEST_GRADIENT = math.sqrt(torch.finfo(torch.float32).max)
 NORM_EPSILON = 1e-6  # added to the norm, as in torch.nn.utils.clip_grad_norm_
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def learning_rate_at(step: int, settings: training.Run) -> float:
+def learning_rate_at(step: int, settings: training.RunConfig) -> float:
     """Return the learning rate of step `step` (from 1): a linear warm-up, then the schedule.
 
     cosine follows Loshchilov & Hutter 2017 (equation 5), without restarts.
@@ -80,7 +80,7 @@ class Optimizer:
         self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
         model, self._zero = self.strategy.model, self.strategy.zero
         if home is None:
-            home = anywhere if (manager := automem.manager(model)) is None else manager.home
+            home = anywhere if (manager := automem.get_manager(model)) is None else manager.home
         self._lr, self._betas, self._weight_decay, self._clip = lr, betas, weight_decay, clip
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._muon = None if muon is None else muon(self._named, home)
@@ -103,7 +103,7 @@ class Optimizer:
 
     @classmethod
     def of_run(
-        cls, weights: Strategy | nn.Module, run: training.Run, *, flat: bool = True, home: Home = anywhere
+        cls, weights: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, home: Home = anywhere
     ) -> Self:
         """Return the optimizer for the settings of a run."""
         strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
@@ -121,7 +121,7 @@ class Optimizer:
 
     def zero(self) -> None:
         """Clear the gradients."""
-        hcops.optimizer.forget_gradients(self._named.values())
+        hcops.optimizer.zero_grad(self._named.values())
         self._gradient_scale = 1.0
         self.strategy.is_summed = False
 
@@ -158,14 +158,14 @@ class Optimizer:
             UserError: gradients are not finite (weights are unchanged), or are not summed over the ranks.
         """
         if self.strategy.is_exchanging and not self.strategy.is_summed:
-            raise problem(
+            raise user_error(
                 "optimizer step",
                 got="gradients that are not summed over the ranks",
                 expected="gradients of a backward pass through the strategy",
                 fix="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
             )
         if self._zero is None and not self._gradients():
-            raise problem(
+            raise user_error(
                 "optimizer step",
                 got="no gradient of any parameter",
                 expected="a backward pass before each step",
@@ -173,7 +173,7 @@ class Optimizer:
             )
         norm = self.clip()
         if not self.takes(norm):
-            raise problem(
+            raise user_error(
                 f"gradients of update {self._updates + 1}",
                 got=f"a norm of {norm}",
                 expected=f"a finite norm, at most {LARGEST_GRADIENT:.3g} after clipping",
@@ -258,15 +258,15 @@ class Optimizer:
         momenta = {} if self._muon is None else self._muon.state()
         return {"step": torch.tensor(float(self._updates)), **moments, **momenta}
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorPiece]:
         """Return this rank's pieces of the state, named as in `state`. Under ZeRO-1 the first rank adds `step`."""
         zero = self._zero
-        step = [Piece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
+        step = [TensorPiece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
         return [
             *step,
             *(
-                Piece.whole(moment + name, value) if zero is None else zero.piece(name, value, prefix=moment)
+                TensorPiece.whole(moment + name, value) if zero is None else zero.piece(name, value, prefix=moment)
                 for moment, name, value in moments
             ),
             *([] if self._muon is None else self._muon.pieces()),
@@ -278,7 +278,7 @@ class Optimizer:
         wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
         wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}
         if wanted != set(tensors):
-            raise problem(
+            raise user_error(
                 "optimizer state of the checkpoint",
                 got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
                 expected=f"moments of this model's parameters of {'adamw' if self._muon is None else 'muon'}",
@@ -299,4 +299,6 @@ def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | Non
     wrong += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
     if wrong:
         expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
-        raise problem("settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct the settings")
+        raise user_error(
+            "settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct the settings"
+        )

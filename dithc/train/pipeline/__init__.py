@@ -8,6 +8,6 @@ Extending: a part is a line of `Attempt`, after its inputs and before its users.
 
 from dithc.train.pipeline.attempt import trainer_of
 from dithc.train.pipeline.compose import train
-from dithc.train.pipeline.initial_weights import fresh_model
+from dithc.train.pipeline.initial_weights import init_model
 
-__all__ = ["fresh_model", "train", "trainer_of"]
+__all__ = ["init_model", "train", "trainer_of"]

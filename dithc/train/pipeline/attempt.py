@@ -6,26 +6,35 @@ from pathlib import Path
 
 import torch
 
-from dithc.config import Machine, training
-from dithc.core.artifacts import Store
-from dithc.core.logging import logger, problem
+from dithc.config import MachineConfig, training
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import get_logger, user_error
 from dithc.diffusion import Objective
-from dithc.engine.cftp import Team
+from dithc.engine.cftp import ThreadTeam
 from dithc.engine.comm import Group
-from dithc.engine.numa import peak_rss_bytes, place
+from dithc.engine.numa import peak_rss_bytes, place_pages
 from dithc.engine.scheduler import deadline
 from dithc.latents import Batches, Latents
 from dithc.model import DiT
-from dithc.train.checkpoints import Saver, State, facts, state_of
-from dithc.train.job import DONE, STOPPED, Job, Pace, Stop, leased
-from dithc.train.loop import AttemptLog, Journal, Tracer, Validation, Values
+from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
+from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, TrainingJob, hold_lease
+from dithc.train.loop import AttemptLog, Tracer, TrainingLog, Validation, Values
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.pipeline.initial_weights import fresh_model, start_from_file, start_from_run
+from dithc.train.pipeline.initial_weights import init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import within
-from dithc.train.step import Guide, LeftOut, NotFinite, Recovery, Source, Trainer, settle, start_of
-from dithc.train.strategies import Layout, Strategy, layout_on
+from dithc.train.step import (
+    BatchSource,
+    GuidanceTraining,
+    NonFiniteError,
+    Recovery,
+    SkippedSteps,
+    Trainer,
+    initial_copy,
+    prepare_strategy,
+)
+from dithc.train.strategies import RankGrid, Strategy, make_rank_grid
 
-log = logger(__name__)
+log = get_logger(__name__)
 # Metrics of a step without an update.
 NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
 
@@ -33,11 +42,13 @@ NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_de
 class Attempt:
     """A job between inputs and manifest, under the lease of its store; `stack` ends all parts."""
 
-    def __init__(self, job: Job, group: Group, store: Store, memory: TrainingMemory, stack: ExitStack) -> None:
+    def __init__(
+        self, job: TrainingJob, group: Group, store: CheckpointStore, memory: TrainingMemory, stack: ExitStack
+    ) -> None:
         self.job, self.group, self.store = job, group, store
         run, machine = job.run, job.machine
-        lease = leased(store, group, stack)
-        self.stop = stack.enter_context(Stop(walltime_minutes=job.walltime_minutes))
+        lease = hold_lease(store, group, stack)
+        self.stop = stack.enter_context(StopRequests(walltime_minutes=job.walltime_minutes))
         stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.paths.latents.parent)
         source = Batches(
@@ -48,16 +59,16 @@ class Attempt:
             augment=run.augment,
             times=Objective.of(run.objective).times,
         )
-        layout = layout_on(group, machine.strategy)
+        layout = make_rank_grid(group, machine.strategy)
         share = -(-run.global_batch // layout.data_size)
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
         stack.enter_context(within(job, tokens=tokens, at_once=min(run.micro_batch or share, share), memory=memory))
         model = _initial_model(job, latents)
-        said = facts(job, model=model, latents=latents, layout=layout)
+        said = checkpoint_metadata(job, model=model, latents=latents, layout=layout)
         self.trainer, self.state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
         memory.follow(self.state, store=store if group.rank == 0 else None)
-        self.pace = Pace()
-        self.saver = Saver(
+        self.pace = StepTimer()
+        self.saver = CheckpointWriter(
             store,
             lease=lease,
             group=group,
@@ -71,12 +82,12 @@ class Attempt:
         stack.callback(self.saver.abandon)
         self._resume()
         _place(self.state, memory, self.trainer.guide)
-        left_out = LeftOut(store, group)
+        left_out = SkippedSteps(store, group)
         said["left_out"] = left_out.steps
         self.recovery = Recovery(run.nonfinite, left_out=left_out, roll_back=self._roll_back)
         self.tracer = Tracer(job, store, group, first=self.state.step)
         self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
-        journal = Journal(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
+        journal = TrainingLog(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
         self.journal = stack.enter_context(journal)
 
     def run(self) -> int:
@@ -125,7 +136,7 @@ class Attempt:
             values = self._step(number)
             if is_kept:
                 self.trainer.check_weights(number)
-        except NotFinite as error:
+        except NonFiniteError as error:
             self._recover(error)
             self.journal.back_to(self.state.step)
             return False
@@ -162,12 +173,12 @@ class Attempt:
         """Return whether the weights after step `number` are finite; recover otherwise."""
         try:
             self.trainer.check_weights(number)
-        except NotFinite as error:
+        except NonFiniteError as error:
             self._recover(error)
             return False
         return True
 
-    def _recover(self, error: NotFinite) -> None:
+    def _recover(self, error: NonFiniteError) -> None:
         """Apply the policy for steps that are not finite: restore the state of a checkpoint, or raise."""
         self._allow_disks()
         self.saver.finish()
@@ -194,7 +205,7 @@ class Attempt:
         """Load the newest complete checkpoint into the state of a resumed run; return its step."""
         before = self.state.step
         if not self.saver.resume(self.state, at_most=before, go_back=self.job.machine.go_back):
-            raise problem(
+            raise user_error(
                 f"roll-back from step {before}: no complete checkpoint in {self.store.folder}",
                 got=f"damaged or removed checkpoints of steps {self.store.steps()}",
                 expected="at least one intact checkpoint",
@@ -203,9 +214,9 @@ class Attempt:
         return self.state.step
 
 
-def _initial_model(job: Job, latents: Latents) -> DiT:
+def _initial_model(job: TrainingJob, latents: Latents) -> DiT:
     run = job.run
-    model = fresh_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
+    model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
     if job.paths.init is not None:
         start_from_run(model, job.paths.init, weights=run.init_weights, codec=latents.info["codec"])
     elif run.init_file is not None:
@@ -215,23 +226,23 @@ def _initial_model(job: Job, latents: Latents) -> DiT:
 
 
 def trainer_of(
-    run: training.Run,
-    machine: Machine,
+    run: training.RunConfig,
+    machine: MachineConfig,
     group: Group,
-    source: Source,
+    source: BatchSource,
     *,
     model: DiT,
-    layout: Layout,
+    layout: RankGrid,
     memory: TrainingMemory,
-) -> tuple[Trainer, State]:
+) -> tuple[Trainer, TrainingState]:
     """Return the trainer of a model on a group, and its state at step 0."""
-    start = start_of(model, run)
+    start = initial_copy(model, run)
     strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradients, sharding=machine.sharding)
     memory.join(strategy)
     with memory.paused():
-        settle(strategy, source, run)
-    guide = None if run.guide is None else Guide(run, model, strategy, start=start, memory=memory)
-    state = state_of(model, run, strategy, home=memory.home)
+        prepare_strategy(strategy, source, run)
+    guide = None if run.guide is None else GuidanceTraining(run, model, strategy, start=start, memory=memory)
+    state = initial_state(model, run, strategy, home=memory.home)
     trainer = Trainer(
         run=run,
         source=source,
@@ -245,12 +256,12 @@ def trainer_of(
     return trainer, state
 
 
-def _place(state: State, memory: TrainingMemory, guide: Guide | None) -> None:
+def _place(state: TrainingState, memory: TrainingMemory, guide: GuidanceTraining | None) -> None:
     """Place weights, average, moments and gradients near their cores, on huge pages; tiers place their own."""
-    team = Team.of()
+    team = ThreadTeam.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
     guiding = [] if guide is None or guide.start is None else guide.start.parameters()
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
     kept = [*weights, *guiding, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
-    place((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)
+    place_pages((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)

@@ -4,20 +4,20 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from dithc.core.artifacts import Lease, Manifest, Store, digest
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.artifacts import CheckpointStore, Lease, Manifest, digest
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.weights import digest_of_files, files_of
 from dithc.engine import hcops
 from dithc.engine.comm import Group
-from dithc.train.job import DONE, HELD, Job
+from dithc.train.job import DONE, HELD, TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline.attempt import Attempt
 from dithc.train.pipeline.run_manifest import write_manifest
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def train(job: Job, group: Group) -> int:
+def train(job: TrainingJob, group: Group) -> int:
     """Train `job.run` up to step `job.until` and write the manifest; continues an earlier job.
 
     Returns:
@@ -47,7 +47,7 @@ def train(job: Job, group: Group) -> int:
     return status
 
 
-def _is_done(store: Store, step: int) -> bool:
+def _is_done(store: CheckpointStore, step: int) -> bool:
     if step not in store.steps():
         return False
     try:
@@ -57,14 +57,14 @@ def _is_done(store: Store, step: int) -> bool:
         return False
 
 
-def _inputs(job: Job) -> tuple[dict[str, str], Store]:
+def _inputs(job: TrainingJob) -> tuple[dict[str, str], CheckpointStore]:
     """Return the digest of each input manifest by path, and the store that all inputs determine."""
     stages = [("latents", "latents", job.paths.latents), ("init", "train", job.paths.init)]
     found = {name: (path, Manifest.read(path, stage=stage).digest) for name, stage, path in stages if path is not None}
     named: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in found.items()}
     if job.run.init_file is not None:
         named["init_file"] = _hash_of_weights(Path(job.run.init_file), run=job.name)
-    store = Store(job.paths.store / f"{job.name}-{digest(named)}")
+    store = CheckpointStore(job.paths.store / f"{job.name}-{digest(named)}")
     return {str(path): value for path, value in found.values()}, store
 
 
@@ -72,7 +72,7 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
     try:
         return digest_of_files(files_of(path))
     except (OSError, ValueError) as error:
-        raise problem(
+        raise user_error(
             f"runs.{run}.init_file {path} cannot be read",
             got=error,
             expected="a weights file (safetensors, or an official DiT .pt), or a diffusers folder",

@@ -6,17 +6,17 @@ from typing import Literal
 import torch
 
 from dithc.config import training
-from dithc.core.artifacts import Store
-from dithc.core.logging import logger, problem
+from dithc.core.artifacts import CheckpointStore
+from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import read_tensors
-from dithc.model import DiT, DiTConfig, adapt
+from dithc.model import DiT, DiTConfig, adapt_state_dict
 from dithc.train.checkpoints import read_weights
 
 Weights = Literal["ema", "raw"]
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
+def init_model(run: training.RunConfig, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
     """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
 
     `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
@@ -44,7 +44,7 @@ def fresh_model(run: training.Run, *, shape: tuple[int, int, int], num_classes: 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
     """Load another run's last checkpoint and log all changes; UserError if it is damaged or does not fit."""
-    store, step = Store.of_run(manifest)
+    store, step = CheckpointStore.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     if checkpoint.meta["codec"] != codec:
         log.warning(
@@ -52,7 +52,7 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
             "they are useful only if the two latent spaces are similar"
         )
     source = DiTConfig(**checkpoint.meta["model"])
-    state, changes = adapt(read_tensors(checkpoint.weights(weights)), model, source=source)
+    state, changes = adapt_state_dict(read_tensors(checkpoint.weights(weights)), model, source=source)
     model.load_state_dict(state)
     _say(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
 
@@ -64,13 +64,13 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
     """
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:
-        raise problem(
+        raise user_error(
             f"weights in {path} for `guide.by: start`",
             got="a network without a null label",
             expected="a network that predicts without a label",
             fix="start from weights that were trained with dropped labels, or remove `guide`",
         )
-    state, changes = adapt(found, model, source=source)
+    state, changes = adapt_state_dict(found, model, source=source)
     model.load_state_dict(state)
     _say(f"weights in {path}", changes)
     log.info(

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dithc.config import training
-from dithc.core.logging import logger, out_of_memory
+from dithc.core.logging import get_logger, out_of_memory
 from dithc.engine.numa import available_bytes
-from dithc.train.job import Job
+from dithc.train.job import TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
 
 SLACK = 1.25  # factor on the rule's value, for temporary memory and fragmentation
 # Memory in addition to state and images: packed operands, stacks and heaps of threads, checkpoint buffers. Measured for
 # DiT-S/2 under address limits: 16 images of 7.4 MiB ran with 0.56 GiB above the state; 8 images did not with 0.36 GiB.
 BESIDE_BYTES = 400 << 20
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def free_bytes() -> int | None:
@@ -33,7 +33,7 @@ def free_bytes() -> int | None:
 
 
 @contextmanager
-def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
+def within(job: TrainingJob, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
     """Convert a failed allocation for `at_once` images of `tokens` each into a UserError with a size that fits."""
     free, run = free_bytes(), job.run
     state = run.state_bytes + (run.snapshot_bytes if job.machine.checkpoints == "async" else 0)
@@ -47,7 +47,7 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        wanted = out_of_memory.asked(error)
+        wanted = out_of_memory.requested_memory(error)
         if wanted is None:
             raise
         seen = memory.kept_bytes
@@ -65,7 +65,7 @@ def within(job: Job, *, tokens: int, at_once: int, memory: TrainingMemory) -> It
         ) from error
 
 
-def _fix(run: training.Run, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
+def _fix(run: training.RunConfig, tokens: int, at_once: int, room: int | None, *, seen: int | None = None) -> str:
     """Return settings that fit into `room` bytes in addition to the state."""
 
     def fits(recompute: training.Recompute) -> int:

@@ -6,17 +6,17 @@ from pathlib import Path
 from statistics import fmean, median
 
 from dithc.config import training
-from dithc.core.artifacts import Manifest, Store, summaries
+from dithc.core.artifacts import CheckpointStore, Manifest, summaries
 from dithc.core.logging import read_metrics
-from dithc.train.job import Job
+from dithc.train.job import TrainingJob
 from dithc.train.loop import METRICS_FOLDER
-from dithc.train.optimizer import initial_share
+from dithc.train.optimizer import initial_weight_fraction
 
 FIRST, LAST = 10, 100
 WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory, caches of the kernels
 
 
-def write_manifest(job: Job, *, store: Store, inputs: dict[str, str], seconds: float) -> None:
+def write_manifest(job: TrainingJob, *, store: CheckpointStore, inputs: dict[str, str], seconds: float) -> None:
     """Protect the last checkpoint of a job, then write its manifest; `inputs` are digests of manifests by path."""
     checkpoint, out = store.open(job.until), job.paths.out
     store.pin(checkpoint.step)
@@ -34,7 +34,7 @@ def write_manifest(job: Job, *, store: Store, inputs: dict[str, str], seconds: f
     ).write(out)
 
 
-def _numbers(store: Store, checkpoint: Store.Checkpoint) -> summaries.Train:
+def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> summaries.TrainSummary:
     meta = checkpoint.meta
     rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
     losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a dropped step has no loss
@@ -71,7 +71,7 @@ def _numbers(store: Store, checkpoint: Store.Checkpoint) -> summaries.Train:
         "left_out": [step for step in meta.get("left_out", []) if step <= checkpoint.step],
         "store": str(store.folder),
         "metrics": str(Path(store.folder) / METRICS_FOLDER / "metrics.jsonl"),
-        "ema_note": _ema_note(training.Ema(**meta["ema"]), checkpoint.step),
+        "ema_note": _ema_note(training.EmaConfig(**meta["ema"]), checkpoint.step),
     }
 
 
@@ -81,8 +81,8 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
     return median(values) if values else None
 
 
-def _ema_note(settings: training.Ema, step: int) -> str:
-    share = initial_share(step, decay=settings.decay, warmup=settings.warmup)
+def _ema_note(settings: training.EmaConfig, step: int) -> str:
+    share = initial_weight_fraction(step, decay=settings.decay, warmup=settings.warmup)
     how = "with warm-up" if settings.warmup else "without warm-up"
     beside = f"; also averages of lengths {settings.lengths}" if settings.lengths is not None else ""
     left = f"{100 * share:.2g}% of the initial weights are left after {step} steps"

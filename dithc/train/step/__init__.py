@@ -1,13 +1,23 @@
 """One optimizer step, and recovery from steps with numbers that are not finite.
 
-Contents: `Trainer` makes steps, with a `Guide` if the run trains guidance; `Recovery` handles a step that is
-`NotFinite`.
+Contents: `Trainer` makes steps, with a `GuidanceTraining` if the run trains guidance; `Recovery` handles a step that is
+`NonFiniteError`.
 Invariants: the gradient is the mean over the global batch, for any micro-batches and ranks.
 Extending: a metric is a key of `Trainer.step`.
 """
 
-from dithc.train.step.guidance_training import Guide, start_of
-from dithc.train.step.nonfinite import LeftOut, NotFinite, Recovery
-from dithc.train.step.step import Source, Trainer, arithmetic, settle
+from dithc.train.step.guidance_training import GuidanceTraining, initial_copy
+from dithc.train.step.nonfinite import NonFiniteError, Recovery, SkippedSteps
+from dithc.train.step.step import BatchSource, Trainer, autocast_context, prepare_strategy
 
-__all__ = ["Guide", "LeftOut", "NotFinite", "Recovery", "Source", "Trainer", "arithmetic", "settle", "start_of"]
+__all__ = [
+    "BatchSource",
+    "GuidanceTraining",
+    "NonFiniteError",
+    "Recovery",
+    "SkippedSteps",
+    "Trainer",
+    "autocast_context",
+    "initial_copy",
+    "prepare_strategy",
+]

@@ -19,19 +19,19 @@ from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.strategies import Strategy
 
 
-class Guide:
+class GuidanceTraining:
     """The second pass of a step, on guided images only; `start` is the frozen network of `by: start`, else None."""
 
     def __init__(
         self,
-        run: training.Run,
+        run: training.RunConfig,
         model: DiT,
         strategy: Strategy,
         *,
         start: DiT | None = None,
         memory: TrainingMemory | None = None,
     ) -> None:
-        """Prepare to guide `model`, prepared by `strategy`, suspending `memory` in the second pass; see `start_of`."""
+        """Prepare to guide `model`, prepared by `strategy`, suspending `memory` in the second pass; see `initial_copy`."""
         assert run.guide is not None
         assert model.config.null_label is not None, "checked with the configuration"
         if start is not None:
@@ -62,7 +62,7 @@ class Guide:
         return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
 
 
-def start_of(model: DiT, run: training.Run) -> DiT | None:
+def initial_copy(model: DiT, run: training.RunConfig) -> DiT | None:
     """Return a copy of the initial model for `by: start`. Matrices have the compute type, other weights fp32."""
     if run.guide is None or run.guide.by != "start":
         return None

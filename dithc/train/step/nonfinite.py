@@ -8,19 +8,19 @@ dropped steps are stored before training continues, so that a restarted run drop
 from collections.abc import Callable
 
 from dithc.config import training
-from dithc.core.artifacts import Store, atomic_write
-from dithc.core.integrity import json_documents, seal
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.artifacts import CheckpointStore, atomic_write
+from dithc.core.integrity import dump_checksummed, json_documents
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.engine.comm import Group
 
 LEFT_OUT_FILE = "left_out.json"
 # More dropped steps are not caused by single samples: the training run has diverged, or the machine is faulty.
 MOST_IN_A_ROW = 10
 MOST_SINCE_CHECKPOINT = 10
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-class NotFinite(UserError):
+class NonFiniteError(UserError):
     """Error of a step with numbers that are not finite; raised on every rank, before any update.
 
     Attributes:
@@ -31,7 +31,7 @@ class NotFinite(UserError):
 
     def __init__(self, step: int, *, what: str, got: str, in_weights: bool, found: dict[int, str]) -> None:
         super().__init__(
-            problem(
+            user_error(
                 f"numbers are not finite at step {step}: {what}",
                 got=got,
                 expected="finite numbers",
@@ -43,10 +43,10 @@ class NotFinite(UserError):
         self.step, self.in_weights, self.found = step, in_weights, found
 
 
-class LeftOut:
+class SkippedSteps:
     """Steps without an update, ascending, equal on all ranks, stored in `left_out.json` of the store."""
 
-    def __init__(self, store: Store, group: Group) -> None:
+    def __init__(self, store: CheckpointStore, group: Group) -> None:
         """Read the steps of earlier jobs. Collective. Raises UserError if the file is damaged."""
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
@@ -60,9 +60,9 @@ class LeftOut:
             return
         path = self._store.folder / LEFT_OUT_FILE
         try:
-            atomic_write(path, seal({"steps": self.steps}))
+            atomic_write(path, dump_checksummed({"steps": self.steps}))
         except OSError as error:
-            raise problem(
+            raise user_error(
                 f"the list of left-out steps could not be written to {path}",
                 got=error,
                 expected="a writable folder with enough space",
@@ -78,7 +78,7 @@ class LeftOut:
         return count
 
 
-def _read(store: Store) -> list[int]:
+def _read(store: CheckpointStore) -> list[int]:
     path = store.folder / LEFT_OUT_FILE
     try:
         return [int(step) for step in json_documents.read(path)["steps"]]
@@ -86,16 +86,16 @@ def _read(store: Store) -> list[int]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         fix = "remove it: the search will find such steps again"
-        raise problem(f"{path} cannot be read", got=error, expected='{"steps": [...]}', fix=fix) from error
+        raise user_error(f"{path} cannot be read", got=error, expected='{"steps": [...]}', fix=fix) from error
 
 
 class Recovery:
     """Policy for steps that are not finite; `roll_back` loads the newest checkpoint and returns its step."""
 
-    def __init__(self, policy: training.NonFinite, *, left_out: LeftOut, roll_back: Callable[[], int]) -> None:
+    def __init__(self, policy: training.NonFinite, *, left_out: SkippedSteps, roll_back: Callable[[], int]) -> None:
         self._policy, self.left_out, self._roll_back = policy, left_out, roll_back
 
-    def after(self, error: NotFinite) -> None:
+    def after(self, error: NonFiniteError) -> None:
         """Prepare to continue without the step, or raise `error`, by the policy or if it did not help; collective."""
         if self._policy == "stop":
             raise error
@@ -104,7 +104,7 @@ class Recovery:
         else:
             self._go_back(error)
 
-    def _skip(self, error: NotFinite) -> None:
+    def _skip(self, error: NonFiniteError) -> None:
         if error.in_weights:
             log.error("nonfinite: skip does not help if weights are not finite; set `nonfinite: rollback`")
             raise error
@@ -114,7 +114,7 @@ class Recovery:
         log.warning(f"step {error.step} is left out (nonfinite: skip): {_first_line(error)}{_places(error)}")
         self.left_out.add(error.step, what="skipped", reason=_first_line(error), ranks=error.found)
 
-    def _go_back(self, error: NotFinite) -> None:
+    def _go_back(self, error: NonFiniteError) -> None:
         checkpoint = self._roll_back()
         made = error.step - 1 - self.left_out.before(error.step)  # the last step with an update
         # Otherwise the weights went bad in memory, not by an update.
@@ -132,9 +132,9 @@ class Recovery:
         self.left_out.add(bad, what="rolled back", reason=_first_line(error), to=checkpoint, ranks=error.found)
 
 
-def _first_line(error: NotFinite) -> str:
+def _first_line(error: NonFiniteError) -> str:
     return str(error).partition("\n")[0]
 
 
-def _places(error: NotFinite) -> str:
+def _places(error: NonFiniteError) -> str:
     return "".join(f"; rank {rank}: {place}" for rank, place in error.found.items())

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 MOST_IMAGES_NAMED = 4
 
 
-class Search:
+class NonFiniteSearch:
     """Search for the first number that is not finite, in the passes of a module during a `with` block.
 
     Order: weights, then per micro-batch images, layer outputs, loss and parameter gradients. `found` describes the first

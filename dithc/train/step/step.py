@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.diffusion import Objective, training_loss
 from dithc.engine import hcops
 from dithc.engine.cftp import partition
@@ -21,25 +21,25 @@ from dithc.engine.comm import Group
 from dithc.latents import Batch, Batches
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.optimizer import Ema, Optimizer
-from dithc.train.step.guidance_training import Guide
-from dithc.train.step.nonfinite import NotFinite
-from dithc.train.step.nonfinite_search import Search, bad_weights, weights_in_words, weights_of
+from dithc.train.step.guidance_training import GuidanceTraining
+from dithc.train.step.nonfinite import NonFiniteError
+from dithc.train.step.nonfinite_search import NonFiniteSearch, bad_weights, weights_in_words, weights_of
 from dithc.train.strategies import Strategy
 
 PARTS = ("loss", "mse", "vb")
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Source of batches."""
 
     def batch(self, step: int, part: slice) -> Batch:
         """Return images `part` of the global batch of `step` (from 0)."""
 
 
-def settle(strategy: Strategy, source: Source, run: training.Run) -> None:
+def prepare_strategy(strategy: Strategy, source: BatchSource, run: training.RunConfig) -> None:
     """Settle a strategy with one image, before optimizer and average exist."""
     batch = source.batch(0, slice(0, 1))
-    with arithmetic(run):
+    with autocast_context(run):
         strategy.settle(batch.x, batch.t, batch.y)
 
 
@@ -51,18 +51,18 @@ class Trainer:
     def __init__(
         self,
         *,
-        run: training.Run,
-        source: Source,
+        run: training.RunConfig,
+        source: BatchSource,
         strategy: Strategy,
         optimizer: Optimizer,
         ema: Ema,
         group: Group,
         memory: TrainingMemory | None = None,
-        guide: Guide | None = None,
+        guide: GuidanceTraining | None = None,
     ) -> None:
         layout = strategy.layout
         if layout.data_size > run.global_batch:
-            raise problem(
+            raise user_error(
                 "ranks of the training run",
                 got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
                 expected="at least one image per rank",
@@ -131,7 +131,7 @@ class Trainer:
             return
         names = bad_weights(weights)
         found = dict(enumerate(self.group.gather_objects(weights_in_words(names) if names else None)))
-        raise NotFinite(
+        raise NonFiniteError(
             number + 1,
             what=f"the weights after step {number}, although its loss and gradient were finite",
             got=_places(found),
@@ -146,19 +146,19 @@ class Trainer:
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
         # a separate context: weights that autocast caches in a pass without gradients do not support gradients
-        with arithmetic(self.run):
+        with autocast_context(self.run):
             away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
-        with arithmetic(self.run):
+        with autocast_context(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         offset = None if self.guide is None or away is None else self.guide.offset(output, *away)  # (N, C, h, w)
         known = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
         return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
 
-    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NotFinite:
+    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NonFiniteError:
         """Repeat the step on every rank to locate the error, without communication except in shared layers."""
         self.strategy.ready()
         self.optimizer.zero()
-        with Search(self.strategy.module) as search:
+        with NonFiniteSearch(self.strategy.module) as search:
             for part in self._micro_batches:
                 with self.strategy.accumulating(last=False):
                     batch = self.source.batch(number - 1, part)
@@ -174,7 +174,7 @@ class Trainer:
         found = {rank: place for rank, (_, _, place) in enumerate(told)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
         cause = "finite, but its squares are beyond fp32" if math.isfinite(norm) else "the loss of every rank is finite"
-        return NotFinite(
+        return NonFiniteError(
             number,
             what=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
             got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_places(found)}",
@@ -188,6 +188,6 @@ def _places(found: Mapping[int, str | None]) -> str:
     return "; ".join(places) or "none on any rank: the sum over ranks, or a transient fault of the machine"
 
 
-def arithmetic(run: training.Run) -> torch.autocast:
+def autocast_context(run: training.RunConfig) -> torch.autocast:
     """Return the autocast context for forward passes of a run, in its compute type."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=run.dtype == "bf16")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 MOST_NAMED = 3
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -24,14 +24,14 @@ def check_model(model: nn.Module) -> None:
             names = dict.fromkeys([*other, *first])
             odd = [name for name in names if (name in other) != (name in first)] or ["their order"]
             got = f"{len(other)} parameters and buffers, {len(first)} on rank 0; different: {_named(odd)}"
-            raise problem(f"model of rank {rank}", got=got, expected="the same model on every rank", fix=fix)
+            raise user_error(f"model of rank {rank}", got=got, expected="the same model on every rank", fix=fix)
         if odd := [name for name in other if other[name][0] != first[name][0]]:
             got, wanted = (
                 ", ".join(f"{name} of {one[name][0]}" for name in odd[:MOST_NAMED]) for one in (other, first)
             )
-            raise problem(f"model of rank {rank}", got=got, expected=f"{wanted}, as on rank 0", fix=fix)
+            raise user_error(f"model of rank {rank}", got=got, expected=f"{wanted}, as on rank 0", fix=fix)
         if odd := [name for name in other if other[name] != first[name]]:
-            raise problem(
+            raise user_error(
                 f"weights of rank {rank}",
                 got=f"other values than rank 0 in {_named(odd)}",
                 expected="the same weights on every rank before the first step",
@@ -56,7 +56,7 @@ def check_trained(model: nn.Module) -> None:
     elif odd:
         kinds = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in odd[:MOST_NAMED])
         got, fix = kinds, "call model.float(); for bf16 arithmetic use torch.autocast around the forward pass"
-    raise problem("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
+    raise user_error("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
 
 
 def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
@@ -68,7 +68,7 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
     everywhere, anywhere = set.intersection(*told), set.union(*told)
     if odd := [name for name in names if name in anywhere - everywhere]:
         ranks = [str(rank) for rank, one in enumerate(told) if odd[0] not in one]
-        raise problem(
+        raise user_error(
             f"gradients of the example for settle: {_named(odd)}",
             got=f"none of {odd[0]} on rank {', '.join(ranks)}",
             expected="a gradient of the same parameters on every rank",

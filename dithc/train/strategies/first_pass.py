@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 
-class Watch(TorchFunctionMode):
+class ForwardRecorder(TorchFunctionMode):
     """Recorder of one forward pass of a model, as a context.
 
     `parts` are the outermost called submodules in call order. `early` are parameters read before a call of their module,
@@ -26,7 +26,7 @@ class Watch(TorchFunctionMode):
         self._model, self._stack, self._depth = model, ExitStack(), 0
         self._open = {id(parameter) for parameter in model.parameters()}
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ForwardRecorder":
         for module in self._model.modules():
             if module is not self._model and not isinstance(module, torch.jit.ScriptModule):
                 self._stack.callback(module.register_forward_pre_hook(self._enter).remove)
@@ -77,7 +77,7 @@ def mean_square(output: Any) -> Tensor:
     """Return a scalar of all tensors of a (nested) output; UserError if none of them has a gradient."""
     values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
     if not values:
-        raise problem(
+        raise user_error(
             "output of the module for settle",
             got=f"{type(output).__name__} without a tensor that has a gradient",
             expected="a tensor, or tuples, lists and dictionaries of tensors",

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from dithc.config import training
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class RankGrid:
     """Grid of ranks: a row shares a global batch, the `tensor_size` ranks of a row share every layer.
 
     `tensor_size` is 1 except for dp+tp, where it is the number of ranks of a die.
@@ -34,22 +34,22 @@ class Layout:
         return self.size // self.tensor_size
 
 
-def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], dies: int) -> Layout:
+def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks: list[int], dies: int) -> RankGrid:
     """Return the grid of a strategy on ranks that use `dies` dies of this rank's node.
 
     `first_ranks` is per rank its number minus its index on the node. Raises UserError for dp+tp on ranks that are not
     neighbors or that the dies of a node cannot share equally.
     """
     if name != "dp+tp" or size == 1:
-        return Layout(name=name, rank=rank, size=size)
+        return RankGrid(name=name, rank=rank, size=size)
     on_node = first_ranks.count(first_ranks[rank])
     tensor_size = on_node // dies if on_node % dies == 0 else 0
     rows = [first_ranks[start : start + tensor_size] for start in range(0, size, tensor_size or size)]
     if tensor_size == 0 or size % tensor_size or any(len(set(row)) > 1 for row in rows):
-        raise problem(
+        raise user_error(
             "ranks of strategy dp+tp",
             got=f"{on_node} rank(s) on a node of {dies} die(s), first ranks of the nodes {sorted(set(first_ranks))}",
             expected="the same number of neighboring ranks on every die",
             fix="start one rank per cluster, node after node (srun --distribution=block), or use strategy dp or cftp",
         )
-    return Layout(name=name, rank=rank, size=size, tensor_size=tensor_size)
+    return RankGrid(name=name, rank=rank, size=size, tensor_size=tensor_size)

@@ -12,30 +12,30 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc.config import training
-from dithc.core.logging import logger, problem
-from dithc.core.tensor_files import Piece
+from dithc.core.logging import get_logger, user_error
+from dithc.core.tensor_files import TensorPiece
 from dithc.engine import automem, hcops
 from dithc.engine.comm import Group, Reducer, traffic
-from dithc.engine.hardware import discover
-from dithc.train.muon_matrices import Holding
+from dithc.engine.hardware import discover_machine
+from dithc.train.muon_matrices import MatrixOwnership
 from dithc.train.state_placement import Home
 from dithc.train.strategies.consistency import check_model, check_trained, check_used, united
-from dithc.train.strategies.first_pass import Watch, mean_square, unchanged
-from dithc.train.strategies.layout import Layout, layout_of
-from dithc.train.strategies.zero import RunHolding, Zero
+from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, unchanged
+from dithc.train.strategies.layout import RankGrid, layout_of
+from dithc.train.strategies.zero import RunHolding, ZeroOptimizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from dithc.train.strategies.tensor_parallel import Shards
+    from dithc.train.strategies.tensor_parallel import TensorShards
 
-log = logger(__name__)
+log = get_logger(__name__)
 MESH = ("dies", "clusters")
 
 
-def layout_on(group: Group, name: training.StrategyName) -> Layout:
+def make_rank_grid(group: Group, name: training.StrategyName) -> RankGrid:
     """Return the grid of a strategy on a group and log it; collective. UserError if dies cannot be shared equally."""
-    cores = discover().visible_cores
+    cores = discover_machine().visible_cores
     own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     seen = group.gather_objects(own)
     # A bound rank only detects its own cores; the ranks of a node together detect all cores in use.
@@ -80,7 +80,7 @@ class Strategy:
     def __init__(
         self,
         model: nn.Module,
-        ranks: Group | Layout | None = None,
+        ranks: Group | RankGrid | None = None,
         *,
         gradients: training.GradientPath = "overlapped",
         sharding: training.Sharding = "none",
@@ -97,7 +97,9 @@ class Strategy:
         Raises:
             UserError: the model differs between ranks, or its layers or the state cannot be shared.
         """
-        layout = ranks if isinstance(ranks, Layout) else Layout() if ranks is None else layout_on(ranks, "cftp")
+        layout = (
+            ranks if isinstance(ranks, RankGrid) else RankGrid() if ranks is None else make_rank_grid(ranks, "cftp")
+        )
         self.layout, self.model = layout, model
         self.is_summed = self._is_settled = False
         self._statistics: list[str] = []
@@ -105,9 +107,9 @@ class Strategy:
         if layout.size > 1:
             check_trained(model)
             check_model(model)
-        self.zero = Zero(model) if shared else None
+        self.zero = ZeroOptimizer(model) if shared else None
         self.scale = 1.0
-        self.shards: Shards | None = None
+        self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
         self._mesh: DeviceMesh | None = None
         over = None
@@ -131,9 +133,9 @@ class Strategy:
             self._reducer = Reducer(model.parameters(), group=over)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
-        self.meter = traffic.Meter() if self._reducer is None else self._reducer.meter
+        self.meter = traffic.CommMeter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
-        if self.zero is not None and (manager := automem.manager(model)) is not None:
+        if self.zero is not None and (manager := automem.get_manager(model)) is not None:
             manager.call_before_load(self.zero.ready_for)
 
     @property
@@ -191,14 +193,14 @@ class Strategy:
         if self.layout.size > 1:
             Group.distributed()
         if not self._is_settled and not self.owns_gradients:
-            raise problem(
+            raise user_error(
                 "backward pass on several ranks",
                 got="a strategy before `settle`",
                 expected="one call of `strategy.settle(example)` before the first step",
                 fix="call it once, with arguments of the module, before creating the optimizer",
             )
         if self.is_summed and self._has_gradients():
-            raise problem(
+            raise user_error(
                 "backward pass of a further step",
                 got="unused gradients of the previous step",
                 expected="an update after each step",
@@ -263,7 +265,7 @@ class Strategy:
             UserError: `settle` was called before, or ranks have gradients of different parameters.
         """
         if self._is_settled:
-            raise problem(
+            raise user_error(
                 "settle of a strategy",
                 got="a second call",
                 expected="one call, before the first step",
@@ -272,7 +274,7 @@ class Strategy:
         self._is_settled = True
         if self.owns_gradients:
             return self.module
-        watch, manager = Watch(self.model), automem.manager(self.model)
+        watch, manager = ForwardRecorder(self.model), automem.get_manager(self.model)
         with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
             if self.zero is not None:
                 with torch.no_grad(), watch:  # a separate pass: a module with hooks may compute differently
@@ -315,7 +317,7 @@ class Strategy:
         same = [value for name, value in gradients.items() if name not in self.shards.cuts]
         return math.sqrt(self.shards.sum_over_group(sum_of_squares(cut)) + sum_of_squares(same))
 
-    def holding(self) -> Holding:
+    def holding(self) -> MatrixOwnership:
         """Return the distribution of matrices over ranks, after `settle`."""
         rank, size = self.layout.rank, self.layout.size
         if self.zero is not None:
@@ -324,9 +326,9 @@ class Strategy:
             from dithc.train.strategies.tensor_parallel import ShardHolding
 
             return ShardHolding(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
-        return Holding(rank, size, meter=self.meter)
+        return MatrixOwnership(rank, size, meter=self.meter)
 
-    def pieces(self, held: list[Piece]) -> list[Piece]:
+    def pieces(self, held: list[TensorPiece]) -> list[TensorPiece]:
         """Return this rank's tensors as pieces of the complete model's."""
         return held if self.shards is None else self.shards.pieces(held)
 
@@ -335,7 +337,7 @@ class Strategy:
         return tensors if self.shards is None else self.shards.cut(tensors)
 
 
-def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: training.GradientPath) -> bool:
+def _is_shared(sharding: training.Sharding, *, layout: RankGrid, gradients: training.GradientPath) -> bool:
     """Return whether the ranks shard the optimizer state; log a request that cannot be met."""
     if sharding == "none":
         return False
@@ -343,7 +345,7 @@ def _is_shared(sharding: training.Sharding, *, layout: Layout, gradients: traini
         log.info(f"sharding {sharding} is off: a single rank cannot share the optimizer state")
         return False
     if layout.name == "dp+tp" or gradients == "ddp":
-        raise problem(
+        raise user_error(
             f"machine.sharding {sharding}",
             got=f"strategy {layout.name} with gradients: {gradients}",
             expected="strategy cftp or dp with gradients: overlapped",

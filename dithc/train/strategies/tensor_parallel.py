@@ -20,11 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
-from dithc.core.logging import problem
-from dithc.core.tensor_files import Piece
+from dithc.core.logging import user_error
+from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
 from dithc.model import DiT
-from dithc.train.muon_matrices import Holding, Matrix, Part
+from dithc.train.muon_matrices import MatrixOwnership, MatrixPart, MuonMatrix
 from dithc.train.state_placement import MOMENTS
 
 PACKED = 3  # q, k and v are stacked in the rows of qkv's weight, each ordered by heads
@@ -32,7 +32,7 @@ GATED = 2  # gate and gated features are stacked in gate_up's weight; a rank has
 
 
 @dataclass(frozen=True)
-class Cut:
+class TensorSplit:
     """Cut of a tensor: dimension `dim` consists of `parts` equal parts, each cut into P shards."""
 
     dim: int
@@ -47,11 +47,11 @@ class Cut:
         """Return the shape of the complete tensor of a shard."""
         return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
 
-    def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[Piece]:
+    def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[TensorPiece]:
         """Return a rank's share as pieces of the complete tensor, one per part."""
         length, shape = shard.shape[self.dim] // self.parts, self.whole_shape(shard, size=size)
         return [
-            Piece(
+            TensorPiece(
                 name=name,
                 values=shard.narrow(self.dim, part * length, length),
                 shape=shape,
@@ -63,7 +63,7 @@ class Cut:
 
 
 @dataclass
-class Shards:
+class TensorShards:
     """Sharding of a model over the `size` (P) ranks of a group.
 
     `cuts` contains the cut of each parameter and its moments by name; other parameters are replicated.
@@ -72,13 +72,13 @@ class Shards:
     group: ProcessGroup
     rank: int
     size: int
-    cuts: dict[str, Cut] = field(default_factory=dict)
+    cuts: dict[str, TensorSplit] = field(default_factory=dict)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return this rank's share of complete tensors, cut on access."""
         return _Shares(tensors, self)
 
-    def pieces(self, held: list[Piece]) -> list[Piece]:
+    def pieces(self, held: list[TensorPiece]) -> list[TensorPiece]:
         """Return this rank's tensors as pieces of complete tensors."""
         pieces = []
         for piece in held:
@@ -86,7 +86,7 @@ class Shards:
             pieces += [piece] if cut is None else cut.pieces(piece.name, piece.values, rank=self.rank, size=self.size)
         return pieces
 
-    def of(self, name: str) -> Cut | None:
+    def of(self, name: str) -> TensorSplit | None:
         """Return the cut of a parameter or its moments; None if replicated."""
         moment, _, parameter = name.partition(".")
         return self.cuts.get(parameter if moment in MOMENTS else name)
@@ -99,17 +99,17 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class ShardHolding(Holding):
+class ShardHolding(MatrixOwnership):
     """Every row of ranks holds all matrices, with cut weights as shards."""
 
-    shards: Shards = field(kw_only=True)
+    shards: TensorShards = field(kw_only=True)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
         """Return the shape of the complete weight."""
         cut = self.shards.cuts.get(name)
         return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
 
-    def part(self, matrix: Matrix, rank: int) -> Part | None:
+    def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return the rows or columns of a matrix, following the cut of its weight."""
         cut = self.shards.cuts.get(matrix.name)
         if cut is None:
@@ -117,13 +117,13 @@ class ShardHolding(Holding):
         assert cut.parts == matrix.count, "matrices are cut equally"
         count = (matrix.rows, matrix.columns)[cut.dim] // self.shards.size
         lines = slice(matrix.number * count, (matrix.number + 1) * count) if cut.dim == 0 else matrix.lines
-        return Part(cut.dim, rank % self.shards.size * count, count, lines)
+        return MatrixPart(cut.dim, rank % self.shards.size * count, count, lines)
 
 
 class _Shares(Mapping[str, Tensor]):
     """A rank's share of complete tensors, cut on access."""
 
-    def __init__(self, whole: Mapping[str, Tensor], shards: Shards) -> None:
+    def __init__(self, whole: Mapping[str, Tensor], shards: TensorShards) -> None:
         self._whole, self._shards = whole, shards
 
     def __getitem__(self, name: str) -> Tensor:
@@ -138,16 +138,16 @@ class _Shares(Mapping[str, Tensor]):
         return len(self._whole)
 
 
-def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
+def share_layers(model: nn.Module, mesh: DeviceMesh) -> TensorShards:
     """Keep this rank's share of every block of a DiT that is equal on all ranks of `mesh`; UserError if impossible."""
     assert isinstance(model, DiT), "the plan below contains the layers of a DiT"
     _check(model, mesh.size())
-    shards = Shards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
+    shards = TensorShards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
     whole = {id(value): name for name, value in model.named_parameters()}
-    column, row = partial(ColumnShared, shards, whole), partial(RowShared, shards, whole)
+    column, row = partial(ColumnParallelLinear, shards, whole), partial(RowParallelLinear, shards, whole)
     gated = model.config.mlp == "swiglu"
     plan: dict[str, ParallelStyle] = {
-        "blocks.*.attn": FewerHeads(),
+        "blocks.*.attn": HeadParallelAttention(),
         "blocks.*.attn.qkv": column(parts=PACKED),
         "blocks.*.attn.proj": row(),
         "blocks.*.mlp.fc2": row(),
@@ -160,7 +160,7 @@ def share_layers(model: nn.Module, mesh: DeviceMesh) -> Shards:
 def _check(model: DiT, size: int) -> None:
     for name, value in (("heads", model.config.num_heads), ("hidden features of the MLP", model.config.mlp_width)):
         if value % size:
-            raise problem(
+            raise user_error(
                 f"strategy dp+tp: {name} of the model",
                 got=f"{value} for {size} ranks that share a layer",
                 expected=f"a multiple of {size}",
@@ -168,7 +168,7 @@ def _check(model: DiT, size: int) -> None:
             )
 
 
-class FewerHeads(ParallelStyle):
+class HeadParallelAttention(ParallelStyle):
     """Attention over this rank's heads only."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -183,35 +183,35 @@ class FewerHeads(ParallelStyle):
 class _Shared(ParallelStyle):
     """Replacement of a linear layer's weights by shards; `names` of parameters by identity, `parts` per weight."""
 
-    def __init__(self, shards: Shards, names: Mapping[int, str], parts: int = 1) -> None:
+    def __init__(self, shards: TensorShards, names: Mapping[int, str], parts: int = 1) -> None:
         super().__init__()
         self.shards, self.names, self.parts = shards, names, parts
 
-    def _keep(self, layer: nn.Module, name: str, cut: Cut) -> None:
+    def _keep(self, layer: nn.Module, name: str, cut: TensorSplit) -> None:
         whole = getattr(layer, name)
         self.shards.cuts[self.names[id(whole)]] = cut
         shard = cut.shard(whole.detach(), rank=self.shards.rank, size=self.shards.size)
         setattr(layer, name, nn.Parameter(shard, requires_grad=whole.requires_grad))
 
 
-class ColumnShared(_Shared):
+class ColumnParallelLinear(_Shared):
     """Shard of the output features; the replicated input's gradient is summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
-        self._keep(module, "weight", Cut(0, self.parts))
-        self._keep(module, "bias", Cut(0, self.parts))
+        self._keep(module, "weight", TensorSplit(0, self.parts))
+        self._keep(module, "bias", TensorSplit(0, self.parts))
         module.out_features //= self.shards.size
         module.register_forward_pre_hook(partial(_enter, device_mesh))
         return module
 
 
-class RowShared(_Shared):
+class RowParallelLinear(_Shared):
     """Shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
-        self._keep(module, "weight", Cut(1))
+        self._keep(module, "weight", TensorSplit(1))
         module.in_features //= self.shards.size
         module.forward = partial(_row_forward, device_mesh, module)  # type: ignore[method-assign]
         return module

@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.core.tensor_files import Piece
+from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
-from dithc.engine.comm import Reducer, SharedWeights
-from dithc.train.muon_matrices import Holding, Matrix, Part
+from dithc.engine.comm import Reducer, ShardedParameters
+from dithc.train.muon_matrices import MatrixOwnership, MatrixPart, MuonMatrix
 
 
 @dataclass(frozen=True)
-class Run:
+class ElementRange:
     """Elements start..start + count of a flattened parameter of this shape; the number is the reducer's."""
 
     number: int
@@ -31,7 +31,7 @@ class Run:
     count: int
 
 
-class Zero:
+class ZeroOptimizer:
     """One rank's share, and the distribution of updated weights.
 
     Attributes:
@@ -47,7 +47,7 @@ class Zero:
         self._model = model
         self.reducer = Reducer(model.parameters(), scatter=True)
         self.is_first = self.reducer.rank == 0
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, ElementRange] = {}
         self.names: list[list[str]] = []
         self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
         self._numbers: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Zero:
         `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
         """
         reducer = self.reducer
-        self._weights = SharedWeights(self._model, reducer, parts=parts, early=early)
+        self._weights = ShardedParameters(self._model, reducer, parts=parts, early=early)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
         self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):
@@ -75,13 +75,13 @@ class Zero:
                     self._own[name] = own[first - share.start : first - share.start + run.count]
                     self.names[-1].append(name)
 
-    def run_of(self, name: str, rank: int) -> Run | None:
+    def run_of(self, name: str, rank: int) -> ElementRange | None:
         """Return the elements of a parameter in a rank's share; None if the share has none."""
         number, arrangement = self._numbers[name], self.reducer.arrangement
         parameter, begin = self.reducer.parameters[number], arrangement.starts[number]
         share = arrangement.bucket_of(number).share(rank, self.reducer.size)
         first, last = max(share.start, begin), min(share.stop, begin + parameter.numel())
-        return Run(number, tuple(parameter.shape), first - begin, last - first) if first < last else None
+        return ElementRange(number, tuple(parameter.shape), first - begin, last - first) if first < last else None
 
     def __str__(self) -> str:
         held, size = sum(run.count for run in self.runs.values()), self.reducer.size
@@ -104,10 +104,10 @@ class Zero:
         """Use the model's current weights, complete on every rank, as the exact weights."""
         self._weights.adopt()
 
-    def weight_pieces(self, state: Mapping[str, Tensor]) -> list[Piece]:
+    def weight_pieces(self, state: Mapping[str, Tensor]) -> list[TensorPiece]:
         """Return this rank's pieces of the exact weights, from the model's state dictionary."""
         if not self.is_rounded:
-            return [Piece.whole(name, value) for name, value in state.items()]
+            return [TensorPiece.whole(name, value) for name, value in state.items()]
         return [self.piece(name, self._own.get(name, value)) for name, value in state.items() if self.keeps(name)]
 
     def own(self, name: str, value: Tensor) -> Tensor:
@@ -152,25 +152,25 @@ class Zero:
         run = self.runs.get(name)
         return whole if run is None else whole.reshape(-1)[run.start : run.start + run.count]
 
-    def piece(self, name: str, values: Tensor, *, prefix: str = "") -> Piece:
+    def piece(self, name: str, values: Tensor, *, prefix: str = "") -> TensorPiece:
         """Return this rank's piece of a tensor, cut as the named parameter."""
         run = self.runs.get(name)
         if run is None:
-            return Piece.whole(prefix + name, values)
-        return Piece(name=prefix + name, values=values, shape=run.shape, start=run.start)
+            return TensorPiece.whole(prefix + name, values)
+        return TensorPiece(name=prefix + name, values=values, shape=run.shape, start=run.start)
 
 
 @dataclass(frozen=True)
-class RunHolding(Holding):
+class RunHolding(MatrixOwnership):
     """Distribution in which each rank has at most one run of the elements of a matrix."""
 
-    zero: Zero = field(kw_only=True)
+    zero: ZeroOptimizer = field(kw_only=True)
 
-    def part(self, matrix: Matrix, rank: int) -> Part | None:
+    def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return the intersection of a rank's run and the matrix."""
         run, begin = self.zero.run_of(matrix.name, rank), matrix.number * matrix.size
         if run is None:
             return None
         first, last = max(run.start, begin), min(run.start + run.count, begin + matrix.size)
         own = slice(first - run.start, last - run.start)
-        return Part(None, first - begin, last - first, own) if first < last else None
+        return MatrixPart(None, first - begin, last - first, own) if first < last else None

@@ -2,13 +2,13 @@
 
 import shlex
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 
 
-class Benches:
+class BenchmarkArguments:
     """Arguments of the benchmarks that an experiment requests, by the name of the command."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: ExperimentConfig) -> None:
         self.asked, self.machine = experiment.bench, experiment.machine
 
     @property

@@ -5,9 +5,9 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from dithc.config import Experiment
-from dithc.core.logging import problem
-from dithc.workflow.jobs.sizing import Needs, needs
+from dithc.config import ExperimentConfig
+from dithc.core.logging import user_error
+from dithc.workflow.jobs.sizing import ResourceEstimate, needs
 
 # Memory of a node that jobs leave for the engine and the operating system.
 RESERVED_MB = 500
@@ -20,10 +20,10 @@ MEMORY_FIX = {
 }
 
 
-class Jobs:
+class JobResources:
     """Cores (of a node, or of the workflow without a scheduler), memory, walltime and launch of an experiment's jobs."""
 
-    def __init__(self, experiment: Experiment, *, cores: int | None) -> None:
+    def __init__(self, experiment: ExperimentConfig, *, cores: int | None) -> None:
         self.experiment, self.machine = experiment, experiment.machine
         self.cores = self.machine.node_cores or cores or 1
         self._needs = cache(self._sized)
@@ -42,7 +42,7 @@ class Jobs:
         if self.machine.prologue is None:
             return ""
         path = Path(self.machine.prologue).resolve()
-        error = problem(
+        error = user_error(
             f"machine.prologue {path}",
             got="a line failed (see above), or the file does not exist",
             expected="a file of shell lines that all succeed in a non-interactive shell",
@@ -130,7 +130,7 @@ class Jobs:
                 what = "it continues in further jobs" if stage in RESUMED else "the scheduler may end it early"
                 notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {given}: {what}")
         if faults:
-            raise problem(
+            raise user_error(
                 "jobs that this cluster can never start",
                 got="".join(f"\n    {line}" for line in faults),
                 expected="requests within node_memory_mb and max_minutes of `machine` in the profile",
@@ -138,7 +138,7 @@ class Jobs:
             )
         return notes
 
-    def _sized(self, stage: str, name: str) -> Needs:
+    def _sized(self, stage: str, name: str) -> ResourceEstimate:
         machine, cores = self.machine, self.threads(stage)
         per_node, ranks = machine.launched_per_node or 1, machine.ranks or machine.nodes
         most = (machine.node_memory_mb or 0) - RESERVED_MB

@@ -1,8 +1,8 @@
 """Resource needs of a job: a rule for memory and a rule for time, from model, batch and data.
 
-Memory of a node (`Needs.memory_mb`): process baseline, model state, activations of concurrent images, and pixels. Time
-(`Needs.minutes`): floating-point operations over the rate of the cores (`machine.gflops_per_core`), I/O, and startup. Both are
-upper bounds, checked against the peaks in manifests; settings in `resources` override them.
+Memory of a node (`ResourceEstimate.memory_mb`): process baseline, model state, activations of concurrent images, and pixels. Time
+(`ResourceEstimate.minutes`): floating-point operations over the rate of the cores (`machine.gflops_per_core`), I/O, and startup.
+Both are upper bounds, checked against the peaks in manifests; settings in `resources` override them.
 Legend: N images at once; T tokens; D width; L blocks.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dithc.config import Experiment, codecs, datasets, training
+from dithc.config import ExperimentConfig, codecs, datasets, training
 
 MB = 1e6
 # Resident memory of a dithc process after its imports: 0.35 GB with torch, 0.15 GB without, doubled because libraries differ.
@@ -40,7 +40,7 @@ SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceEstimate:
     """Megabytes (10^6) per node, and minutes of wall time."""
 
     memory_mb: int
@@ -69,14 +69,16 @@ class Geometry:
         return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
 
 
-def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int) -> Needs:
+def needs(
+    experiment: ExperimentConfig, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int
+) -> ResourceEstimate:
     """Return the needs of a job.
 
     `stage` is as in `resources`; `ranks` are the processes of training and sampling, `cores` those of a node.
     """
     rule = _RULES.get(stage)
     if rule is None:
-        return Needs(4 * TORCH_MB, 60)
+        return ResourceEstimate(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
     nodes = 1
     if stage == "stage":
@@ -87,10 +89,10 @@ def needs(experiment: Experiment, stage: str, name: str, *, ranks_per_node: int,
     flops_a_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
     seconds = flops / flops_a_second + disk_mb / DISK_MB_A_SECOND
     memory = megabytes * SHARE
-    return Needs(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
+    return ResourceEstimate(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
-def geometry(experiment: Experiment, run: training.Run) -> Geometry:
+def geometry(experiment: ExperimentConfig, run: training.RunConfig) -> Geometry:
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
     codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
@@ -100,7 +102,7 @@ def geometry(experiment: Experiment, run: training.Run) -> Geometry:
     return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
 
 
-def source_files(dataset: datasets.Dataset) -> tuple[int, int, int]:
+def source_files(dataset: datasets.DatasetConfig) -> tuple[int, int, int]:
     """Return number, total bytes and largest bytes of a dataset's source files; zeros without a folder.
 
     Archives of images count with the part that a reader holds in memory.
@@ -122,12 +124,12 @@ def _paths_below(root: str | None) -> Iterator[Path]:
         yield from (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
 
 
-def _bands(dataset: datasets.Dataset) -> int:
+def _bands(dataset: datasets.DatasetConfig) -> int:
     bands = getattr(dataset.source, "bands", None)
     return len(bands) if bands is not None else SOURCE_BANDS.get(dataset.source.kind, 4)
 
 
-def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
+def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
     """Return megabytes of a staged scene in memory, and of all scenes on disk."""
     bands = _bands(dataset)
     made = dataset.source.synthetic
@@ -141,12 +143,12 @@ def _scene_mb(dataset: datasets.Dataset) -> tuple[float, float]:
     return 12 * largest / MB, 3 * total / MB
 
 
-def _synthesize(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _synthesize(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     one, everything = _scene_mb(experiment.datasets[name])
     return PLAIN_MB + 12 * one, 0.0, 10 * everything
 
 
-def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _stage(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     """Needs of staging, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
@@ -155,7 +157,7 @@ def _stage(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
 
 
-def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _tiles(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     compared = 0.0
@@ -164,7 +166,7 @@ def _tiles(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
 
 
-def _scenes(dataset: datasets.Dataset) -> int:
+def _scenes(dataset: datasets.DatasetConfig) -> int:
     """Return the maximum number of scenes: files, or Sentinel-2 products."""
     made, root = dataset.source.synthetic, dataset.source.path
     if made is not None:
@@ -177,10 +179,10 @@ def _scenes(dataset: datasets.Dataset) -> int:
     return len(products) + sum(name.lower().endswith(".zip") for _, _, names in os.walk(root) for name in names)
 
 
-def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[float, float]:
+def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> tuple[float, float]:
     """Return stored values and multiply-adds per pixel of a codec's encoder and decoder."""
     codec = experiment.codecs[dataset.codec]
-    if isinstance(codec, codecs.KlVae):
+    if isinstance(codec, codecs.KlVaeConfig):
         area, width, latent = codec.factor**2, codec.width, codec.latent_channels
         patch, blocks = _bands(dataset) * area, codec.encoder_blocks + codec.decoder_blocks
         kept = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
@@ -190,13 +192,13 @@ def _convolutions(experiment: Experiment, dataset: datasets.Dataset) -> tuple[fl
         return 1.0, 1.0
     # A layer of the first level has 9 x width^2 multiply-adds per pixel; each half has about 12 of them. Other codecs use the
     # same estimate.
-    groups = codec.groups if isinstance(codec, codecs.Foreign) else 1
+    groups = codec.groups if isinstance(codec, codecs.ExternalCodecConfig) else 1
     return groups * KEPT_CONVOLUTION * SD_WIDTH, groups * 2 * 12 * 9 * SD_WIDTH**2
 
 
-def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     codec = experiment.codecs[name]
-    if not isinstance(codec, codecs.KlVae):
+    if not isinstance(codec, codecs.KlVaeConfig):
         return TORCH_MB, 0.0, 0.0
     dataset = experiment.datasets[codec.trained_on]
     kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
@@ -206,7 +208,7 @@ def _codec(experiment: Experiment, name: str, _: int) -> tuple[float, float, flo
     return TORCH_MB + (4 * kept * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
-def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _latents(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
     kept = _convolutions(experiment, dataset)[0]
     everything = _scene_mb(dataset)[1]
@@ -214,13 +216,13 @@ def _latents(experiment: Experiment, name: str, _: int) -> tuple[float, float, f
     return TORCH_MB + 32 * dataset.tiles.size**2 * kept * 4 / MB, flops, (2 + dataset.views) * everything
 
 
-def _codec_pass(experiment: Experiment, dataset: datasets.Dataset) -> float:
+def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> float:
     _, adds = _convolutions(experiment, dataset)
     numbers = _scene_mb(dataset)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE
 
 
-def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     run, machine = experiment.runs[name], experiment.machine
     sizes = geometry(experiment, run)
     share = math.ceil(run.global_batch / ranks)
@@ -235,7 +237,7 @@ def _train(experiment: Experiment, name: str, ranks: int) -> tuple[float, float,
     return TORCH_MB + (activations + state) / MB, flops, checkpoints
 
 
-def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     sizes = geometry(experiment, run)
@@ -263,16 +265,16 @@ def _sample(experiment: Experiment, name: str, ranks: int) -> tuple[float, float
     return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
 
 
-def _extractor(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     extractor = experiment.extractors[name]
-    assert isinstance(extractor, codecs.Extractor), "others are not trained"
+    assert isinstance(extractor, codecs.ExtractorConfig), "others are not trained"
     dataset = experiment.datasets[extractor.trained_on or ""]
     pixels = dataset.tiles.size**2
     flops = 3 * 2 * 4 * 9 * 64**2 * pixels * extractor.batch * extractor.steps / CONVOLUTION_SHARE
     return TORCH_MB + extractor.batch * pixels * 64 * 8 * 4 / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
-def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, float]:
+def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     # InceptionV3 needs 12 GFLOP per image and 0.6 GB for a batch of 32, other kinds less.
     images = max((one.images for one in experiment.evaluations.values()), default=0)
     everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
@@ -283,11 +285,11 @@ def _features(experiment: Experiment, name: str, _: int) -> tuple[float, float, 
     return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + turned) / CONVOLUTION_SHARE, passes * everything
 
 
-def _all_tiles(experiment: Experiment) -> float:
+def _all_tiles(experiment: ExperimentConfig) -> float:
     return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
 
 
-def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, float]:
+def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
     flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
     searching = [one.images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
@@ -296,7 +298,7 @@ def _fid(experiment: Experiment, name: str, ranks: int) -> tuple[float, float, f
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 
-_RULES: dict[str, Callable[[Experiment, str, int], tuple[float, float, float]]] = {
+_RULES: dict[str, Callable[[ExperimentConfig, str, int], tuple[float, float, float]]] = {
     "synthesize": _synthesize,
     "stage": _stage,
     "tiles": _tiles,

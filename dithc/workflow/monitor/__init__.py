@@ -1,16 +1,27 @@
 """Progress of an experiment for users: during a run, after a failure, at the end.
 
-Contents: `Progress` inspects all stages and returns a `Status` (`stage_inspector`, `log_tail`); `lines_of` formats it
-(`status_table`, `text_width`); `Narrator` reports changes; `Closing` summarizes; `Engine` runs Snakemake and `Words` filters its
-text; `warnings` counts warnings. Invariants: read-only; missing, truncated or incompatible files are a state, not an error. No
-import of torch. Extending: a state of a stage is a `State` in `stage_status`; a new line is a function of a `Status`.
+Contents: `ExperimentMonitor` inspects all stages and returns a `ExperimentStatus` (`stage_inspector`, `log_tail`);
+`format_status` formats it (`status_table`, `text_width`); `EventReporter` reports changes; `RunSummary` summarizes;
+`SnakemakeProcess` runs Snakemake and `OutputFilter` filters its text; `warnings` counts warnings. Invariants: read-only; missing,
+truncated or incompatible files are a state, not an error. No
+import of torch. Extending: a state of a stage is a `State` in `stage_status`; a new line is a function of a `ExperimentStatus`.
 """
 
-from dithc.workflow.monitor.events import Narrator
-from dithc.workflow.monitor.experiment_status import Progress, Status
+from dithc.workflow.monitor.events import EventReporter
+from dithc.workflow.monitor.experiment_status import ExperimentMonitor, ExperimentStatus
 from dithc.workflow.monitor.log_tail import error_of, tail
-from dithc.workflow.monitor.run_summary import Closing
-from dithc.workflow.monitor.snakemake_process import Engine, Words
-from dithc.workflow.monitor.status_table import lines_of
+from dithc.workflow.monitor.run_summary import RunSummary
+from dithc.workflow.monitor.snakemake_process import OutputFilter, SnakemakeProcess
+from dithc.workflow.monitor.status_table import format_status
 
-__all__ = ["Closing", "Engine", "Narrator", "Progress", "Status", "Words", "error_of", "lines_of", "tail"]
+__all__ = [
+    "EventReporter",
+    "ExperimentMonitor",
+    "ExperimentStatus",
+    "OutputFilter",
+    "RunSummary",
+    "SnakemakeProcess",
+    "error_of",
+    "format_status",
+    "tail",
+]

@@ -3,8 +3,8 @@
 import math
 import time
 
-from dithc.workflow.monitor.experiment_status import Status
-from dithc.workflow.monitor.stage_status import Standing, joined, span
+from dithc.workflow.monitor.experiment_status import ExperimentStatus
+from dithc.workflow.monitor.stage_status import StageStatus, joined, span
 from dithc.workflow.monitor.text_width import shortened
 
 BEAT_SECONDS, LONGEST_BEAT_SECONDS = 60.0, 1800.0
@@ -12,7 +12,7 @@ LONGEST_TITLE = 48
 TOUCHED_SECONDS = 60.0  # Snakemake touches an output after its job; a shorter time without a record is not a rebuild
 
 
-class Narrator:
+class EventReporter:
     """Reporter of each event, once.
 
     With `beats`, it also reports running stages: after a minute, then at pauses that double up to half an hour, for log files.
@@ -20,11 +20,11 @@ class Narrator:
 
     def __init__(self, *, beats: bool) -> None:
         self.beats = beats
-        self._before: dict[str, Standing] = {}
+        self._before: dict[str, StageStatus] = {}
         # Time of the next beat and the pause before it, by stage key.
         self._due: dict[str, tuple[float, float]] = {}
 
-    def events(self, status: Status, *, since: float = math.inf, now: float | None = None) -> list[str]:
+    def events(self, status: ExperimentStatus, *, since: float = math.inf, now: float | None = None) -> list[str]:
         """Return the events since the last call; the first call includes stages done since `since`."""
         now = time.time() if now is None else now
         events = []
@@ -43,7 +43,7 @@ class Narrator:
             lines.append(f"{_clock(now)} {place} {shortened(one.stage.title, LONGEST_TITLE)}: {words}".rstrip(": "))
         return lines or self._queue(status, now)
 
-    def _event(self, one: Standing, *, since: float) -> str | None:
+    def _event(self, one: StageStatus, *, since: float) -> str | None:
         before = self._before.get(one.stage.key)
         was_done = one.state == "done" and (one.when is None or one.when < since)
         state = before.state if before is not None else "done" if was_done else "waiting"
@@ -56,13 +56,13 @@ class Narrator:
             return f"{one.state}: {one.words}"
         return None
 
-    def _beat(self, one: Standing, now: float) -> str | None:
+    def _beat(self, one: StageStatus, now: float) -> str | None:
         if one.state != "running":
             self._due.pop(one.stage.key, None)
             return None
         return joined("running", one.words) if self._is_due(one.stage.key, now) else None
 
-    def _queue(self, status: Status, now: float) -> list[str]:
+    def _queue(self, status: ExperimentStatus, now: float) -> list[str]:
         if status.count("running") or not status.count("queued"):
             self._due.pop("", None)
             return []
@@ -77,7 +77,7 @@ class Narrator:
         return True
 
 
-def _is_again(before: Standing | None, one: Standing) -> bool:
+def _is_again(before: StageStatus | None, one: StageStatus) -> bool:
     if before is None or before.when is None or one.when is None:
         return False
     return one.when - before.when > (TOUCHED_SECONDS if one.seconds is None else 0.0)

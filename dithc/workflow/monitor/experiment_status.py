@@ -5,24 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import Lease
-from dithc.core.integrity import parse, plain, unseal
-from dithc.core.logging import problem
-from dithc.engine.scheduler import Job, queue_of
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.monitor.stage_inspector import Look, asked
-from dithc.workflow.monitor.stage_status import Driver, Standing, State, joined, span
+from dithc.core.integrity import load_checksummed, parse_json, require_regular_file
+from dithc.core.logging import user_error
+from dithc.engine.scheduler import SchedulerJob, get_queue
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.monitor.stage_inspector import StageInspector, asked
+from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, span
 from dithc.workflow.stages import stages_of
 
 BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class ExperimentStatus:
     """Status of an experiment, with its active driver, unrelated jobs of its queue, and the path of a current report."""
 
     name: str
-    standings: list[Standing]
-    driver: Driver | None
+    standings: list[StageStatus]
+    driver: DriverInfo | None
     others: list[str]
     report: Path | None
 
@@ -72,21 +72,21 @@ class Status:
         }
 
 
-class Progress:
+class ExperimentMonitor:
     """Read-only view of `results/NAME`; raises UserError without a readable configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._text: str | None = None
         self.matrix = self._read()
-        self.queue = queue_of(self.matrix.experiment.machine.scheduler)
+        self.queue = get_queue(self.matrix.experiment.machine.scheduler)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SchedulerJob]:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""
         if (queue := self.queue) is None:
             return []
         try:
-            name = parse(plain(self.folder / "driver.json").read_text()).get("name")
+            name = parse_json(require_regular_file(self.folder / "driver.json").read_text()).get("name")
         except (OSError, ValueError, AttributeError):
             name = None
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
@@ -95,13 +95,13 @@ class Progress:
         return [replace(ends[job.id], what=job.what or ends[job.id].what) if job.id in ends else job for job in jobs]
 
     @property
-    def driver(self) -> Driver | None:
+    def driver(self) -> DriverInfo | None:
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None
-        return Driver(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
+        return DriverInfo(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
 
-    def look(self, jobs: list[Job] | None = None, *, since: float = 0.0) -> Status:
+    def look(self, jobs: list[SchedulerJob] | None = None, *, since: float = 0.0) -> ExperimentStatus:
         """Return the state of every stage.
 
         `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
@@ -110,7 +110,9 @@ class Progress:
         found = self.jobs() if jobs is None else jobs
         driver = self.driver
         stages = stages_of(self.matrix)
-        look = Look(self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since)
+        look = StageInspector(
+            self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since
+        )
         standings = [look.at(stage) for stage in stages]
         report = self.base / self.matrix.root / "report.html"
         # An active driver may rebuild an earlier report.
@@ -119,7 +121,7 @@ class Progress:
         matched = {job.id for job in look.matched.values()}
         others = [f"{job.title}: {asked(job)}" for job in found if job.active and job.id not in matched]
         name, current = self.matrix.experiment.name, report if is_last else None
-        return Status(name=name, standings=standings, driver=driver, others=others, report=current)
+        return ExperimentStatus(name=name, standings=standings, driver=driver, others=others, report=current)
 
     @property
     def base(self) -> Path:
@@ -128,12 +130,12 @@ class Progress:
         here = self.folder.resolve()
         return Path(*here.parts[: -len(parts)]) if here.parts[-len(parts) :] == parts else Path.cwd()
 
-    def _read(self) -> Matrix:
+    def _read(self) -> ExperimentGraph:
         path = self.folder / "config.json"
         try:
-            text = plain(path).read_text(errors="replace")
+            text = require_regular_file(path).read_text(errors="replace")
         except OSError as error:
-            raise problem(
+            raise user_error(
                 f"no status of {self.folder}",
                 got=f"{path}: {error.strerror}",
                 expected="a folder results/NAME of a started experiment",
@@ -141,15 +143,15 @@ class Progress:
             ) from None
         if text != self._text:
             try:
-                content = unseal(text)
+                content = load_checksummed(text)
                 if not content.keys() >= {"datasets", "runs"}:
                     raise ValueError("the keys `datasets` and `runs` are missing")
             except ValueError as error:
-                raise problem(
+                raise user_error(
                     f"{path} was changed after it was written",
                     got=error,
                     expected="the bytes that dithc wrote",
                     fix="delete it and start the experiment again, which writes it",
                 ) from None
-            self._text, self._matrix = text, Matrix(content)
+            self._text, self._matrix = text, ExperimentGraph(content)
         return self._matrix

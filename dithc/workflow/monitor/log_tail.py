@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dithc.core.integrity import parse, plain
+from dithc.core.integrity import parse_json, require_regular_file
 
 TAIL_BYTES = 1 << 16
 METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
@@ -20,7 +20,7 @@ MOST_LINES = 16
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingProgress:
     """Progress of a training run: last step, its loss (None if dropped) and time (seconds since 1970), median rates."""
 
     step: int
@@ -33,7 +33,7 @@ class Training:
 def tail(path: Path) -> list[str]:
     """Return the last complete lines of a file; empty if unreadable."""
     try:
-        with plain(path).open("rb") as file:
+        with require_regular_file(path).open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
@@ -42,12 +42,12 @@ def tail(path: Path) -> list[str]:
     return lines[1:] if size > TAIL_BYTES else lines
 
 
-def training_at(store: Path) -> Training | None:
+def training_at(store: Path) -> TrainingProgress | None:
     """Return the progress of a run from the end of the metrics in its store folder; None before the first step."""
     rows: list[dict[str, Any]] = []
     for line in tail(store / METRICS):
         try:
-            row = parse(line)
+            row = parse_json(line)
             rows.append({"step": int(row["step"]), "time": float(row["time"]), **row})
         except (ValueError, KeyError, TypeError):  # incomplete after a kill or during a write
             continue
@@ -56,7 +56,7 @@ def training_at(store: Path) -> Training | None:
     settled = rows[-SETTLED_ROWS:]
     rates = [row["images_per_second"] for row in settled if row.get("images_per_second")]
     seconds = [row["step_seconds"] for row in settled if row.get("step_seconds")]
-    return Training(
+    return TrainingProgress(
         step=rows[-1]["step"],
         loss=rows[-1].get("loss"),
         images_per_second=median(rates) if rates else None,

@@ -8,12 +8,12 @@ from typing import Any
 from dithc.config import datasets
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.workflow.monitor.experiment_status import Progress, Status
+from dithc.workflow.monitor.experiment_status import ExperimentMonitor, ExperimentStatus
 from dithc.workflow.monitor.log_tail import LAST_LINES, tail
 from dithc.workflow.monitor.stage_inspector import AGAIN
 from dithc.workflow.monitor.stage_status import joined, span
 from dithc.workflow.monitor.text_width import INDENT, cut, folded, shortened
-from dithc.workflow.monitor.warnings import LONGEST, Kind, Warned
+from dithc.workflow.monitor.warnings import LONGEST, WarningCollector, WarningGroup
 
 LONGEST_NAME = 32
 MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
@@ -23,13 +23,13 @@ KILLED = (
 )
 
 
-class Closing:
+class RunSummary:
     """Final report of an experiment, in lines of at most `width` (None without a terminal), except paths."""
 
-    def __init__(self, progress: Progress, status: Status, *, width: int | None = None) -> None:
+    def __init__(self, progress: ExperimentMonitor, status: ExperimentStatus, *, width: int | None = None) -> None:
         self.progress, self.status, self.width = progress, status, width
 
-    def summary(self, *, warned: Warned, since: float, seconds: float) -> list[str]:
+    def summary(self, *, warned: WarningCollector, since: float, seconds: float) -> list[str]:
         """Return scores, times, products, warnings and completion.
 
         `warned` holds the driver's warnings; stage logs written since `since` (seconds since 1970) add theirs.
@@ -45,7 +45,8 @@ class Closing:
     def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
         """Return failed stages with their last lines, logs and fixes.
 
-        `ended` contains the ends of failed commands (`Engine.ended`); `is_told` if the driver has already reported them.
+        `ended` contains the ends of failed commands (`SnakemakeProcess.ended`); `is_told` if the driver has already reported
+        them.
         """
         lines = [] if is_told else self.status.failures()
         silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
@@ -63,7 +64,7 @@ class Closing:
         return folded(lines, width=self.width)
 
 
-def _scores(progress: Progress, status: Status) -> list[str]:
+def _scores(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
     """Return FID and KID of every evaluation, grouped by dataset, extractor and rendering."""
     matrix, rows = progress.matrix, []
     for one in status.standings:
@@ -85,7 +86,7 @@ def _scores(progress: Progress, status: Status) -> list[str]:
     return lines + ([f"{INDENT}and {len(rows) - MOST_SCORES} more"] if len(rows) > MOST_SCORES else [])
 
 
-def rendering(display: datasets.Rendering) -> str:
+def rendering(display: datasets.RenderingConfig) -> str:
     """Format the conversion of tiles to 8-bit images for the scores: `B04 B03 B02, 0 to 0.3`."""
     low, high = (
         "/".join(f"{value:g}" for value in end) if isinstance(end, tuple) else f"{end:g}"
@@ -105,7 +106,7 @@ def _interval(ends: Sequence[float] | None) -> str:
     return "" if ends is None else f" [{ends[0]:.4g}, {ends[1]:.4g}]"
 
 
-def _times(status: Status) -> list[str]:
+def _times(status: ExperimentStatus) -> list[str]:
     seconds: dict[str, dict[str, float]] = {}
     for one in status.standings:
         if one.state == "done" and one.seconds is not None:
@@ -118,7 +119,7 @@ def _times(status: Status) -> list[str]:
     return [f"time of all finished stages, {span(total)} without startup: {parts}"] if total else []
 
 
-def _made(progress: Progress, status: Status) -> list[str]:
+def _made(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
     root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
@@ -133,7 +134,7 @@ def _made(progress: Progress, status: Status) -> list[str]:
     return [*lines, f"logs: {root / 'logs'}; {more}"] if done else []
 
 
-def _store(progress: Progress, run: str) -> Path | str:
+def _store(progress: ExperimentMonitor, run: str) -> Path | str:
     """Return a run's checkpoint folder, from its newest manifest."""
     matrix = progress.matrix
     for step in reversed(matrix.segments(run)):
@@ -144,7 +145,7 @@ def _store(progress: Progress, run: str) -> Path | str:
     return f"{matrix.experiment.store}/{run}-*"
 
 
-def _warnings(kinds: Sequence[Kind]) -> list[str]:
+def _warnings(kinds: Sequence[WarningGroup]) -> list[str]:
     if not kinds:
         return ["no warnings"]
     count = sum(kind.count for kind in kinds)
@@ -154,7 +155,7 @@ def _warnings(kinds: Sequence[Kind]) -> list[str]:
     return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
 
 
-def _often(kind: Kind) -> str:
+def _often(kind: WarningGroup) -> str:
     if len(kind.where) == 1:
         return f"{kind.where[0]}: "
     return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from dithc.workflow.monitor.log_tail import tail
 from dithc.workflow.monitor.text_width import cut, folded
-from dithc.workflow.monitor.warnings import LONGEST, TOLD, Warned
+from dithc.workflow.monitor.warnings import LONGEST, TOLD, WarningCollector
 
 USER_ERROR = "UserError in file "
 ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
@@ -25,7 +25,7 @@ ITS_LOG = re.compile(r"    log: (\S+)")
 BY_SIGNAL = 128  # shell status of a command ended by a signal: this plus the signal number
 
 
-class Engine:
+class SnakemakeProcess:
     """Snakemake in a `with` block, whose end does not end Snakemake. It writes the file `log` itself, to outlive this process.
 
     Snakemake has a separate process group. Ctrl-C and SIGHUP reach it and its jobs once, as from a terminal. SIGTERM reaches
@@ -140,7 +140,7 @@ def _status_words(status: int) -> str:
         return f"status {status}"
 
 
-class Words:
+class OutputFilter:
     """Filter of Snakemake's output for the user: driver messages, and each kind of stage warning once.
 
     `has_error` if the driver reported an error; `driver` counts the driver's warnings.
@@ -148,8 +148,8 @@ class Words:
 
     def __init__(self, *, width: int | None = None) -> None:
         self.has_error, self.width = False, width
-        self.driver = Warned()
-        self._stages = Warned()
+        self.driver = WarningCollector()
+        self._stages = WarningCollector()
         self._in_block = self._is_driver = False
 
     def of(self, lines: Sequence[str]) -> list[str]:

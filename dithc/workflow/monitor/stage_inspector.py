@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import stage_spec
-from dithc.core.artifacts import Manifest, Store, digest, summaries
-from dithc.core.integrity import content_of, parse, plain
+from dithc.core.artifacts import CheckpointStore, Manifest, digest, summaries
+from dithc.core.integrity import load_document, parse_json, require_regular_file
 from dithc.core.logging import UserError
-from dithc.engine.scheduler import Job, Queue, ended_because, waits_in_vain
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.monitor.log_tail import Training, bar_of, error_of, tail, training_at
-from dithc.workflow.monitor.stage_status import Driver, Standing, State, joined, pace, span
+from dithc.engine.scheduler import SchedulerJob, SchedulerQueue, explain_blocked, explain_end
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.monitor.log_tail import TrainingProgress, bar_of, error_of, tail, training_at
+from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, pace, span
 from dithc.workflow.stages import Stage
 
 AGAIN = 75  # exit status of a stage that stopped after a checkpoint and requests a rerun
@@ -22,29 +22,29 @@ SLACK_SECONDS = 2.0  # tolerance between the clocks of a file server and of a dr
 SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a training run without a step for longer than both is reported
 
 
-class Look:
+class StageInspector:
     """State of all stages at one moment; `matched` maps stage keys to their jobs."""
 
     def __init__(
         self,
-        matrix: Matrix,
+        matrix: ExperimentGraph,
         base: Path,
         *,
         stages: list[Stage],
-        jobs: list[Job],
-        queue: Queue | None,
-        driver: Driver | None,
+        jobs: list[SchedulerJob],
+        queue: SchedulerQueue | None,
+        driver: DriverInfo | None,
         since: float = 0.0,
     ) -> None:
         self.matrix, self.base, self.jobs, self.queue, self.driver = matrix, base, jobs, queue, driver
         self.now = time.time()
         self.since = max(since, driver.began if driver is not None else 0.0) - SLACK_SECONDS
-        self.matched: dict[str, Job] = {}
+        self.matched: dict[str, SchedulerJob] = {}
         self._store = cache(self._found_store)
         self._steps = cache(lambda run: store.steps() if (store := self._store(run)) is not None else [])
         self.titles = {stage.output: stage.title for stage in stages}
 
-    def at(self, stage: Stage) -> Standing:
+    def at(self, stage: Stage) -> StageStatus:
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
@@ -59,7 +59,7 @@ class Look:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")
         return self._begun(stage, job)
 
-    def _begun(self, stage: Stage, job: Job | None) -> Standing:
+    def _begun(self, stage: Stage, job: SchedulerJob | None) -> StageStatus:
         """Return the state of a stage with inputs, without output and without a job in the queue."""
         log = self.base / stage.log
         written = log.stat().st_mtime if log.exists() else None
@@ -70,13 +70,13 @@ class Look:
         error = error_of(tail(log)) if is_fresh else []
         if job is not None:
             found = self.queue.log(self.base, job) if self.queue is not None and not error else None
-            why, fix = ended_because(job)
+            why, fix = explain_end(job)
             lines = error or error_of(tail(found) if found else []) or [why]
             words = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
-            return Standing(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
+            return StageStatus(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
         if error:
             words = error[0].partition("error: ")[2] or error[-1].strip()
-            return Standing(stage=stage, state="failed", words=words, why=tuple(error), log=log)
+            return StageStatus(stage=stage, state="failed", words=words, why=tuple(error), log=log)
         if is_fresh and self.driver is not None:
             return self._running(stage, where=f"on {self.driver.host}")
         if is_fresh:
@@ -84,7 +84,7 @@ class Look:
             return self._inactive(stage, "stopped", words, log=log)
         return self._inactive(stage, "waiting", "for free resources" if self.driver is not None else "not started")
 
-    def _job(self, stage: Stage) -> Job | None:
+    def _job(self, stage: Stage) -> SchedulerJob | None:
         """Return the most informative job of a stage: queued before ended, later before earlier."""
         own = [job for job in self.jobs if _key(job) == stage.key]
         # A job group is named `group_NAME_rule_rule`, without its datasets.
@@ -94,7 +94,7 @@ class Look:
             own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
         return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
 
-    def _running(self, stage: Stage, *, where: str) -> Standing:
+    def _running(self, stage: Stage, *, where: str) -> StageStatus:
         log, at = self.base / stage.log, None
         if stage.kind == "run":
             store = self._store(stage.name)
@@ -106,9 +106,9 @@ class Look:
                 progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].images} images"
                 words = joined(progress, f"{span(left)} left" if left is not None else "")
         words, found = joined(words, where), log if log.exists() else None
-        return Standing(stage=stage, state="running", words=words, seconds_left=left, training=at, log=found)
+        return StageStatus(stage=stage, state="running", words=words, seconds_left=left, training=at, log=found)
 
-    def _trained(self, stage: Stage, at: Training | None) -> tuple[str, float | None]:
+    def _trained(self, stage: Stage, at: TrainingProgress | None) -> tuple[str, float | None]:
         if at is None:
             return "before its first step", None
         steps = self.matrix.experiment.runs[stage.name].steps
@@ -129,16 +129,16 @@ class Look:
         count = first * len(shards) if isinstance(first, int) else 0
         return min(count, self.matrix.experiment.evaluations[stage.name].images)
 
-    def _inactive(self, stage: Stage, state: State, words: str, *, log: Path | None = None) -> Standing:
+    def _inactive(self, stage: Stage, state: State, words: str, *, log: Path | None = None) -> StageStatus:
         """Return the state of a stage that does not run, with the saved step of a run."""
         saved = ""
         if stage.kind == "run":
             run = self.matrix.experiment.runs[stage.name]
             step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
             saved = f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
-        return Standing(stage=stage, state=state, words=joined(saved, words), log=log)
+        return StageStatus(stage=stage, state=state, words=joined(saved, words), log=log)
 
-    def _found_store(self, run: str) -> Store | None:
+    def _found_store(self, run: str) -> CheckpointStore | None:
         """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
         experiment = self.matrix.experiment
         chosen, root = experiment.runs[run], self.base / experiment.store
@@ -147,29 +147,29 @@ class Look:
             specs = root.glob(f"{run}-{DIGEST}/spec.json")
             found = [path for path in specs if _read_json(path) | {"seal": None} == spec | {"seal": None}]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
-            return Store(newest.parent) if newest is not None else None
+            return CheckpointStore(newest.parent) if newest is not None else None
         named: dict[str, Any] = {"spec": spec}
         for key, path in self.matrix.train_input(run, chosen.segment_steps).items():
             named[key] = _read_json(self.base / path).get("digest")
         folder = root / f"{run}-{digest(named)}"
-        return Store(folder) if folder.is_dir() else None
+        return CheckpointStore(folder) if folder.is_dir() else None
 
 
-def asked(job: Job) -> str:
+def asked(job: SchedulerJob) -> str:
     """Describe a job in the scheduler's queue: its nodes, or its reason to wait."""
     if job.runs:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
-    vain = waits_in_vain(job)
+    vain = explain_blocked(job)
     words = f"job {job.id}: {job.reason or job.state.lower()}"
     return f"{words}: cannot start: {vain[0]}; fix: {vain[1]}" if vain is not None else words
 
 
-def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
+def _done(stage: Stage, output: Path, *, log: Path) -> StageStatus:
     """Return the state of a stage with output; an output that its readers reject is a failure, with their message."""
     seconds, numbers, when = None, dict[str, Any](), output.stat().st_mtime
     try:
         if stage.kind == "bench":
-            content_of(plain(output).read_text(errors="replace"))
+            load_document(require_regular_file(output).read_text(errors="replace"))
         elif output.suffix == ".json":
             manifest = Manifest.read(output)
             summaries.check(manifest.numbers, stage=stage.manifest, path=output)
@@ -177,7 +177,7 @@ def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
             when = datetime.fromisoformat(manifest.written).timestamp()
     except (ValueError, OSError) as error:
         why = tuple(str(error if isinstance(error, UserError) else f"{output} is unusable: {error}").splitlines())
-        return Standing(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
+        return StageStatus(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
     words = []
     if stage.kind == "run" and numbers.get("loss_last100") is not None:
         words += [f"loss {numbers['loss_last100']:.4f}"]
@@ -185,10 +185,10 @@ def _done(stage: Stage, output: Path, *, log: Path) -> Standing:
     if stage.rule == "fid":
         words += [f"FID {numbers['fid']:.2f}"]
     seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
-    return Standing(stage=stage, state="done", words=joined(*words), when=when, seconds=seconds)
+    return StageStatus(stage=stage, state="done", words=joined(*words), when=when, seconds=seconds)
 
 
-def _key(job: Job) -> str:
+def _key(job: SchedulerJob) -> str:
     """Return `tiles_sentinel2` for `rule_tiles_wildcards_dataset=sentinel2`; wildcard names are optional."""
     rule, _, wildcards = job.what.removeprefix("rule_").partition("_wildcards_")
     return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
@@ -201,7 +201,7 @@ def _number(name: str) -> int:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = parse(plain(path).read_text())
+        content = parse_json(require_regular_file(path).read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -5,14 +5,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from dithc.workflow.monitor.log_tail import Training
+from dithc.workflow.monitor.log_tail import TrainingProgress
 from dithc.workflow.stages import Stage
 
 State = Literal["done", "running", "queued", "waiting", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class StageStatus:
     """State of one stage.
 
     Attributes:
@@ -30,13 +30,13 @@ class Standing:
     when: float | None = None
     seconds: float | None = None
     seconds_left: float | None = None
-    training: Training | None = None
+    training: TrainingProgress | None = None
     why: tuple[str, ...] = ()
     log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Driver:
+class DriverInfo:
     """The process that submits or runs an experiment's jobs: host, PID, start time in seconds since 1970."""
 
     host: str

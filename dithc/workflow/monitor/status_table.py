@@ -4,8 +4,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from dithc.core.logging import escaping
-from dithc.workflow.monitor.experiment_status import Status
-from dithc.workflow.monitor.stage_status import Standing, State, clock, joined, span
+from dithc.workflow.monitor.experiment_status import ExperimentStatus
+from dithc.workflow.monitor.stage_status import StageStatus, State, clock, joined, span
 from dithc.workflow.monitor.text_width import cut
 
 # Precedence of the stage that represents an unfinished object.
@@ -16,7 +16,7 @@ LONGEST_NAME = 40
 GAP = "  "
 
 
-class Row(NamedTuple):
+class StatusRow(NamedTuple):
     """One line of a status: kind and name of the object, state and description of its leading stage."""
 
     kind: str
@@ -25,8 +25,8 @@ class Row(NamedTuple):
     words: str
 
 
-def lines_of(
-    status: Status,
+def format_status(
+    status: ExperimentStatus,
     *,
     width: int | None = None,
     height: int | None = None,
@@ -49,7 +49,7 @@ def lines_of(
     return _table(_most_telling(rows, space), width=width, colour=colour) + end
 
 
-def _table(rows: list[Row], *, width: int | None, colour: bool) -> list[str]:
+def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[str]:
     names = max((len(row.name) for row in rows), default=0)
     names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
     kinds = max((len(row.kind) for row in rows), default=0)
@@ -64,7 +64,7 @@ def _table(rows: list[Row], *, width: int | None, colour: bool) -> list[str]:
     return lines
 
 
-def _most_telling(rows: list[Row], space: int) -> list[Row]:
+def _most_telling(rows: list[StatusRow], space: int) -> list[StatusRow]:
     """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
     done = [number for number, row in enumerate(rows) if row.state == "done"]
@@ -72,16 +72,16 @@ def _most_telling(rows: list[Row], space: int) -> list[Row]:
     return [row for number, row in enumerate(rows) if number not in dropped][:space]
 
 
-def _row(kind: str, name: str, standings: list[Standing]) -> Row:
+def _row(kind: str, name: str, standings: list[StageStatus]) -> StatusRow:
     if all(one.state == "done" for one in standings):
         when = clock(max(one.when for one in standings if one.when is not None))
         seconds = [one.seconds for one in standings if one.seconds is not None]
         # The duration of a segment of a run includes all earlier segments.
         took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
         time = f"{when} in {span(max(1.0, took))}" if took is not None else when
-        return Row(kind, name, "done", joined(time, standings[-1].words))
+        return StatusRow(kind, name, "done", joined(time, standings[-1].words))
     leading = next(one for state in FIRST for one in standings if one.state == state)
     words = leading.words
     if len({one.stage.rule for one in standings}) > 1:
         words = f"{leading.stage.rule.removesuffix('_generated')}: {words}" if words else leading.stage.rule
-    return Row(kind, name, leading.state, words)
+    return StatusRow(kind, name, leading.state, words)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dithc.core.integrity import plain
+from dithc.core.integrity import require_regular_file
 
 TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
 LONGEST = 320  # printed characters of a warning; the log contains the full text
@@ -17,7 +17,7 @@ def kind_of(text: str) -> str:
 
 
 @dataclass
-class Kind:
+class WarningGroup:
     """One kind of warning: its first text, the titles of its stages, and the number of occurrences."""
 
     text: str
@@ -25,11 +25,11 @@ class Kind:
     count: int = 0
 
 
-class Warned:
+class WarningCollector:
     """Warnings by kind, in order of first occurrence."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, WarningGroup] = {}
 
     def add(self, line: str, *, where: str = "") -> bool:
         """Count a log line; return whether it is the first warning of its kind."""
@@ -37,7 +37,7 @@ class Warned:
         if found is None or found.group(2) != "warning: ":
             return False
         text = f"{found.group(1)}: {line[found.end() :]}"
-        kind = self._kinds.setdefault(kind_of(text), Kind(text))
+        kind = self._kinds.setdefault(kind_of(text), WarningGroup(text))
         kind.count += 1
         if where and where not in kind.where:
             kind.where.append(where)
@@ -46,11 +46,11 @@ class Warned:
     def read(self, log: Path, *, where: str) -> None:
         """Count the warnings in a stage's log; an unreadable log has none."""
         try:
-            with plain(log).open(errors="replace") as lines:
+            with require_regular_file(log).open(errors="replace") as lines:
                 for line in lines:
                     self.add(line.rstrip("\n"), where=where)
         except OSError:
             return
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[WarningGroup]:
         return list(self._kinds.values())

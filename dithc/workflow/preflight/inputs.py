@@ -6,12 +6,12 @@ from collections.abc import Iterator, Set
 from itertools import islice
 from pathlib import Path
 
-from dithc.config import Experiment, codecs, datasets, stage_spec
+from dithc.config import ExperimentConfig, codecs, datasets, stage_spec
 from dithc.core.artifacts import Manifest
 from dithc.core.clutter import is_clutter
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 from dithc.core.weights import content_of, files_of
-from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.experiment_graph import ExperimentGraph
 
 PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
 LEVEL_2A = re.compile(r"_MSIL2A_")
@@ -19,12 +19,12 @@ MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; staging repor
 PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
-def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
+def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
     """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
     experiment = matrix.experiment
     faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
     if faults:
-        raise problem(
+        raise user_error(
             f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
             got="".join(f"\n    {line}" for line in faults),
             expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
@@ -34,7 +34,7 @@ def check_inputs(matrix: Matrix, rules: Set[str]) -> None:
         )
 
 
-def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
+def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
     if experiment.machine.inputs == "nodes":
         return []
     wanted: dict[str, str | None] = {}
@@ -52,17 +52,17 @@ def _missing(experiment: Experiment, rules: Set[str]) -> list[str]:
     return [f"{key}: {path}: no such file or folder" for key, path in missing.items()]
 
 
-def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
+def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
     """Yield faults of inputs that exist and are incomplete or of another type."""
     may_lack = experiment.machine.inputs == "nodes"
     if rules & {"latents", "sample"}:
         for name, codec in experiment.codecs.items():
             key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
-            if isinstance(codec, codecs.Torchscript) and path.exists():
+            if isinstance(codec, codecs.TorchScriptCodecConfig) and path.exists():
                 yield from _lacks(key, path) if path.is_dir() else _weights(key, path)
-            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.is_file():
+            elif isinstance(codec, codecs.SdVaeConfig | codecs.DiffusersCodecConfig) and path.is_file():
                 yield f"{key}: {path}: a file; expected the folder with config.json and the weights"
-            elif isinstance(codec, codecs.SdVae | codecs.Diffusers) and path.exists():
+            elif isinstance(codec, codecs.SdVaeConfig | codecs.DiffusersCodecConfig) and path.exists():
                 if not (path / "config.json").is_file():
                     yield f"{key}: {path}: the folder has no config.json"
                 yield from _weights(key, path)
@@ -71,7 +71,7 @@ def _incomplete(experiment: Experiment, rules: Set[str]) -> Iterator[str]:
             key, path = f"extractors.{name}.path", Path(extractor.path or ".")
             if extractor.path is not None and path.is_dir():
                 yield f"{key}: {path}: a folder; expected the weights file in it"
-            elif path.is_file() and not isinstance(extractor, codecs.InstalledExtractor):
+            elif path.is_file() and not isinstance(extractor, codecs.PluginExtractor):
                 yield from _weights(key, path)
     if rules & {"pretrain", "finetune"}:
         for name, run in experiment.runs.items():
@@ -98,7 +98,7 @@ def _weights(key: str, path: Path) -> Iterator[str]:
         yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
 
 
-def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
+def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
     """Yield bands in the settings that the scenes do not have."""
     experiment = matrix.experiment
     for name, dataset in experiment.datasets.items():
@@ -108,7 +108,7 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
         named = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
         named |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
         codec = experiment.codecs[dataset.codec]
-        if isinstance(codec, codecs.Foreign) and isinstance(codec.bands, list):
+        if isinstance(codec, codecs.ExternalCodecConfig) and isinstance(codec.bands, list):
             named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
         for key, one in experiment.evaluations.items():
             if matrix.dataset_of(key) == name:
@@ -118,7 +118,9 @@ def _bands(matrix: Matrix, rules: Set[str]) -> Iterator[str]:
                 yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"
 
 
-def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged: bool) -> list[str] | None:
+def _bands_of(
+    matrix: ExperimentGraph, name: str, dataset: datasets.DatasetConfig, *, is_staged: bool
+) -> list[str] | None:
     """Return the bands of the scenes, as staged or by product names; None if unknown."""
     try:
         if is_staged:
@@ -128,7 +130,7 @@ def _bands_of(matrix: Matrix, name: str, dataset: datasets.Dataset, *, is_staged
     except UserError:
         pass
     source = dataset.source
-    if not isinstance(source, datasets.Sentinel2) or source.path is None or not Path(source.path).is_dir():
+    if not isinstance(source, datasets.Sentinel2Source) or source.path is None or not Path(source.path).is_dir():
         return None
     found = [path for path in _below(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
     if not found or not all(LEVEL_2A.search(one.name) for one in found):

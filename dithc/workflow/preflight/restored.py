@@ -7,10 +7,10 @@ from pathlib import Path
 from dithc.config import stage_spec
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.experiment_graph import ExperimentGraph
 
 
-def digest_of(path: str) -> str | None:
+def read_digest(path: str) -> str | None:
     return manifest.digest if (manifest := _read(path)) is not None else None
 
 
@@ -21,7 +21,7 @@ def _read(path: str) -> Manifest | None:
         return None
 
 
-def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
+def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str, str]:
     """Return the digests, by manifest path, of damaged results that today's settings, inputs and files reproduce.
 
     The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
@@ -38,12 +38,12 @@ def restorable(matrix: Matrix, damaged: Iterable[str]) -> dict[str, str]:
         if manifest.spec != stage_spec(matrix.experiment, manifest.stage, name):
             return False
         above = {one: digest for one, digest in manifest.inputs.items() if one in known}
-        return all(digest_of(one) == digest and is_settled(one) for one, digest in above.items())
+        return all(read_digest(one) == digest and is_settled(one) for one, digest in above.items())
 
-    return {path: digest for path in damaged if is_settled(path) and (digest := digest_of(path)) is not None}
+    return {path: digest for path in damaged if is_settled(path) and (digest := read_digest(path)) is not None}
 
 
-def _name(matrix: Matrix, manifest: Manifest) -> str | None:
+def _name(matrix: ExperimentGraph, manifest: Manifest) -> str | None:
     """Return the configuration name of a result's settings, or None."""
     experiment, name = matrix.experiment, manifest.name
     if manifest.stage == "features":

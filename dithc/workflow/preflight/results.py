@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.logging import UserError, problem
+from dithc.core.logging import UserError, user_error
 
 SHOWN = 3
 
@@ -18,7 +18,7 @@ def check_owner(root: Path, paths: Iterable[Path]) -> None:
     config = root / "config.json"
     foreign = (path for path in (config, *paths) if path.exists() and not outputs.owns(path))
     if found := list(islice(foreign, SHOWN)):
-        raise problem(
+        raise user_error(
             f"{root} holds files that dithc did not write in place of results",
             got=", ".join(map(str, found)),
             expected="no files of these names, or earlier results of this experiment",
@@ -26,7 +26,7 @@ def check_owner(root: Path, paths: Iterable[Path]) -> None:
         )
 
 
-def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
+def find_damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
     """Return a sentence per damaged file, by manifest path: missing, or of another size than written.
 
     Only manifests are read. The engine detects missing manifests, so they do not count.
@@ -35,7 +35,7 @@ def damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
     return {path: found for path, found in faults.items() if found}
 
 
-def told(path: str, faults: Iterable[str]) -> str:
+def damage_message(path: str, faults: Iterable[str]) -> str:
     first, *more = faults
     others = f" (and {len(more)} more)" if more else ""
     return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{others}"

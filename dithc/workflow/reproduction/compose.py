@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import difference, digest
-from dithc.core.integrity import plain, unseal
-from dithc.core.logging import problem
-from dithc.core.reproduction import Cell, Document, Picture
+from dithc.core.integrity import load_checksummed, require_regular_file
+from dithc.core.logging import user_error
+from dithc.core.reproduction import ResultCell, ResultImage, TargetResult
 from dithc.workflow.reproduction.curves import judge, read_curves
-from dithc.workflow.reproduction.jobs import Job
-from dithc.workflow.reproduction.results import Read, read_result, without_value
+from dithc.workflow.reproduction.jobs import CellJob
+from dithc.workflow.reproduction.results import CellResults, read_result, without_value
 from dithc.workflow.reproduction.training_results import labels, read_samples, read_scores
 
 HEADINGS = {
@@ -35,9 +35,9 @@ SMALL = "Scale ci: small networks and few images on few cores. It tests the code
 def read_cell(path: Path) -> dict[str, Any]:
     """Return the result of a cell; UserError if the file is missing or altered."""
     try:
-        return unseal(plain(path).read_text(encoding="utf-8"))
+        return load_checksummed(require_regular_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise problem(
+        raise user_error(
             f"the cell {path} cannot be read",
             got=f"{type(error).__name__}: {error}",
             expected="a JSON document of `dithc paper TARGET --cell NAME`",
@@ -45,9 +45,9 @@ def read_cell(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def compose(
-    experiment: Experiment,
-    jobs: Sequence[Job],
+def build_target(
+    experiment: ExperimentConfig,
+    jobs: Sequence[CellJob],
     target: str,
     *,
     cells: Path,
@@ -56,15 +56,15 @@ def compose(
     scores: Iterable[Path] = (),
     pictures: Iterable[Path] = (),
     versions: Mapping[str, str] | None = None,
-) -> Document:
+) -> TargetResult:
     """Return the document of a target from the folder of its cells; UserError if a cell is missing or altered.
 
     Files of the document are relative to the folder `page`. `command` repeats the target. `scores` are manifests for
     table 1, `pictures` sample images for figure 8.
     """
     own = [job for job in jobs if job.target == target]
-    read, machine, known = Read(), dict[str, Any](), dict(versions or {})
-    curves = dict[str, tuple[Job, Mapping[str, Any], str]]()
+    read, machine, known = CellResults(), dict[str, Any](), dict(versions or {})
+    curves = dict[str, tuple[CellJob, Mapping[str, Any], str]]()
     environments = dict[str, dict[str, Any]]()
     for job in own:
         if job.skipped:
@@ -88,7 +88,7 @@ def compose(
             known |= {name: str(value) for name, value in result.get("versions", {}).items()}
     read.cells += judge(curves)
     read.notes += _mixed(environments)
-    images: tuple[Picture, ...] = ()
+    images: tuple[ResultImage, ...] = ()
     if target == "table1":
         read.cells += read_scores(experiment, scores, page=page)
         read.notes += labels(read.cells)
@@ -97,10 +97,12 @@ def compose(
         images = tuple(read_samples(pictures, page=page))
         if not images:
             reason = "this experiment has no evaluations"
-            read.cells.append(Cell(id="fig8", row="all", column="all", quantity="", status="skipped", reason=reason))
+            read.cells.append(
+                ResultCell(id="fig8", row="all", column="all", quantity="", status="skipped", reason=reason)
+            )
     heading, title = HEADINGS[target]
     scale = experiment.paper.scale
-    return Document(
+    return TargetResult(
         target=target,
         title=title,
         paper=heading,

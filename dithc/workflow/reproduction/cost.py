@@ -33,7 +33,7 @@ SLOWNESS: Mapping[str, float] = {
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeModel:
     """Cores for computing, and memory, of the measuring node."""
 
     cores: int
@@ -62,9 +62,9 @@ class Network:
         return self.label.replace("/", "-").lower()
 
     @property
-    def run(self) -> training.Run:
+    def run(self) -> training.RunConfig:
         model = {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
-        return training.Run.model_validate({"dataset": "any", "steps": 1, "model": model})
+        return training.RunConfig.model_validate({"dataset": "any", "steps": 1, "model": model})
 
     @property
     def flop_per_image(self) -> float:
@@ -81,7 +81,7 @@ class Network:
 class Cost:
     """Cost rule of a node; `gflops_per_core` is the rate of a dithc training step in fp32."""
 
-    node: Node
+    node: NodeModel
     gflops_per_core: float
 
     def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:

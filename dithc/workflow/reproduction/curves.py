@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from dithc.core.reproduction import Cell, Series, published
-from dithc.workflow.reproduction.jobs import Job
-from dithc.workflow.reproduction.results import Read, cell_of, without_value
+from dithc.core.reproduction import ResultCell, Series, published_value
+from dithc.workflow.reproduction.jobs import CellJob
+from dithc.workflow.reproduction.results import CellResults, cell_of, without_value
 
 REFERENCE = "reference"
 NOISE = "seeds of the reference"
@@ -23,7 +23,7 @@ ANCHORS = "Only step 1 is compared with the logs of the authors: later steps are
 
 
 @dataclass(frozen=True)
-class Curve:
+class LossCurve:
     """Losses of one run, with platform, network, batch and seed."""
 
     platform: str
@@ -31,7 +31,7 @@ class Curve:
     batch: int
     seed: int
     losses: tuple[float, ...]
-    job: Job
+    job: CellJob
     file: str
 
     @property
@@ -58,9 +58,9 @@ def deviation(one: Sequence[float], other: Sequence[float]) -> float:
     return max(shares, default=0.0) if all(map(math.isfinite, shares)) else math.inf
 
 
-def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Return the curves of a cell, and the loss of their first step."""
-    read = Read(notes=[f"{result['data'].capitalize()}.", ANCHORS])
+    read = CellResults(notes=[f"{result['data'].capitalize()}.", ANCHORS])
     for record in result["curves"]:
         if record["status"] != "ok":
             read.cells += without_value(job, "skipped", record["reason"])
@@ -80,13 +80,13 @@ def read_curves(job: Job, result: Mapping[str, Any], file: str) -> Read:
         )
         read.series.append(series)
         full = job.facts["full"] and record["model"]["preset"] == "DiT-XL/2"
-        printed = published("fig7", "DiT-XL/2", "step 1") if full else None
+        printed = published_value("fig7", "DiT-XL/2", "step 1") if full else None
         known = {"row": label, "published": printed, **_valued(curve.losses[0], curve)}
         read.cells.append(cell_of(job, "step 1", "loss", "", **known))
     return read
 
 
-def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cell]:
+def judge(results: Mapping[str, tuple[CellJob, Mapping[str, Any], str]]) -> list[ResultCell]:
     """Return the deviation of each platform from the reference, and the noise of its seeds."""
     curves = [
         _curve(job, record, file)
@@ -112,7 +112,7 @@ def judge(results: Mapping[str, tuple[Job, Mapping[str, Any], str]]) -> list[Cel
     return cells
 
 
-def _valued(value: float, curve: Curve) -> dict[str, Any]:
+def _valued(value: float, curve: LossCurve) -> dict[str, Any]:
     finite = {"value": value, "file": curve.file}
     return finite if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 
@@ -121,10 +121,10 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _curve(job: Job, record: Mapping[str, Any], file: str) -> Curve:
+def _curve(job: CellJob, record: Mapping[str, Any], file: str) -> LossCurve:
     losses = tuple(float(loss) for loss in record["losses"])
     network = json.dumps(record["model"], sort_keys=True)
-    return Curve(record["platform"], network, record["batch"], record["seed"], losses, job, file)
+    return LossCurve(record["platform"], network, record["batch"], record["seed"], losses, job, file)
 
 
 def _network(network: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.reproduction import TARGETS
-from dithc.workflow.reproduction.cost import GIB, Node
-from dithc.workflow.reproduction.jobs import Job
-from dithc.workflow.reproduction.plan import job_of, plan
+from dithc.workflow.reproduction.cost import GIB, NodeModel
+from dithc.workflow.reproduction.jobs import CellJob
+from dithc.workflow.reproduction.plan import find_cell, plan_cells
 
 MEMINFO = Path("/proc/meminfo")
 LONGER = 5  # requested walltime relative to the prediction
@@ -20,13 +20,13 @@ LONGER = 5  # requested walltime relative to the prediction
 class PaperFiles:
     """Files of the targets of an experiment; `configurations` are the user files that define the experiment."""
 
-    def __init__(self, experiment: Experiment, *, root: str, cores: int, configurations: Sequence[str]) -> None:
+    def __init__(self, experiment: ExperimentConfig, *, root: str, cores: int, configurations: Sequence[str]) -> None:
         self.experiment, self.root, self.configurations = experiment, f"{root}/paper", configurations
-        self.node = node_of(experiment, cores=cores)
+        self.node = resolve_node(experiment, cores=cores)
 
     @cached_property
-    def jobs(self) -> list[Job]:
-        return plan(self.experiment, self.node)
+    def jobs(self) -> list[CellJob]:
+        return plan_cells(self.experiment, self.node)
 
     @property
     def names(self) -> str:
@@ -52,9 +52,9 @@ class PaperFiles:
         """Return the files of the cells of a target that run."""
         return [self.cell(target, job.name) for job in self.jobs if job.target == target and not job.skipped]
 
-    def job(self, target: str, name: str) -> Job:
+    def job(self, target: str, name: str) -> CellJob:
         """Return a cell; UserError if it does not exist."""
-        return job_of(self.jobs, target, name)
+        return find_cell(self.jobs, target, name)
 
     def before(self, target: str, name: str) -> list[str]:
         return [self.cell(target, one) for one in self.job(target, name).after]
@@ -83,14 +83,16 @@ class PaperFiles:
         return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
 
 
-def node_of(experiment: Experiment, *, cores: int | None = None, memory_gib: float | None = None) -> Node:
+def resolve_node(
+    experiment: ExperimentConfig, *, cores: int | None = None, memory_gib: float | None = None
+) -> NodeModel:
     """Return the node of a plan: as given, from the profile, or this machine."""
     machine = experiment.machine
     memory_mb = machine.node_memory_mb or _memory_mb()
-    return Node(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
+    return NodeModel(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
 
 
-def told(jobs: Iterable[Job], target: str, node: Node) -> str:
+def format_cells(jobs: Iterable[CellJob], target: str, node: NodeModel) -> str:
     """Return the cells of a target as lines for the user."""
     lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
     own = [job for job in jobs if job.target == target]

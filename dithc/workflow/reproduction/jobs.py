@@ -9,7 +9,7 @@ OUT = "{out}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class CellJob:
     """A cell of a target, at a row and columns of its table: one job of the workflow.
 
     Attributes:

@@ -3,29 +3,29 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dithc.config import Experiment
-from dithc.core.logging import problem
-from dithc.workflow.reproduction.cost import MEMORY_SHARE, Cost, Node
-from dithc.workflow.reproduction.jobs import Job
+from dithc.config import ExperimentConfig
+from dithc.core.logging import user_error
+from dithc.workflow.reproduction.cost import MEMORY_SHARE, Cost, NodeModel
+from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.scales import sizes_of
-from dithc.workflow.reproduction.targets import TARGETS, Scope
+from dithc.workflow.reproduction.targets import TARGETS, TargetContext
 
 
-def plan(experiment: Experiment, node: Node) -> list[Job]:
+def plan_cells(experiment: ExperimentConfig, node: NodeModel) -> list[CellJob]:
     """Return the cells of all targets, `paper.targets` first, for a measuring node."""
     asked = experiment.paper
     cost = Cost(node, asked.gflops_per_core)
-    scope = Scope(experiment, sizes_of(experiment, node, cost), cost)
+    scope = TargetContext(experiment, sizes_of(experiment, node, cost), cost)
     names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
     jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
     return _within(jobs, hours=asked.hours) if asked.scale == "node" else jobs
 
 
-def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
+def find_cell(jobs: Iterable[CellJob], target: str, name: str) -> CellJob:
     """Return a cell by its names; the UserError lists the cells of the target."""
     own = {job.name: job for job in jobs if job.target == target}
     if name not in own:
-        raise problem(
+        raise user_error(
             f"there is no cell {name!r} of {target}",
             got=name,
             expected=f"one of {', '.join(own) or 'none: this target uses the runs of the experiment'}",
@@ -34,7 +34,7 @@ def job_of(jobs: Iterable[Job], target: str, name: str) -> Job:
     return own[name]
 
 
-def _fitting(job: Job, cost: Cost) -> Job:
+def _fitting(job: CellJob, cost: Cost) -> CellJob:
     if cost.fits(job.memory_gib):
         return job
     total = cost.node.memory_gib
@@ -42,9 +42,9 @@ def _fitting(job: Job, cost: Cost) -> Job:
     return replace(job, skipped=f"predicted memory {job.memory_gib:.1f} GiB, {limit}")
 
 
-def _within(jobs: list[Job], *, hours: float) -> list[Job]:
+def _within(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
     """Select cells within the hours; a long cell does not block later shorter ones."""
-    left, found = hours * 3600.0, list[Job]()
+    left, found = hours * 3600.0, list[CellJob]()
     for job in jobs:
         gone = {one.name for one in found if one.skipped and one.target == job.target}
         if job.skipped:

@@ -1,6 +1,6 @@
 """Readers of cell results: numbers with their spread, curves and notes, by target.
 
-A reader maps a cell and the JSON of its command to `Read`. It reads no other cell. `compose` compares cells.
+A reader maps a cell and the JSON of its command to `CellResults`. It reads no other cell. `compose` compares cells.
 """
 
 import math
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from typing import Any
 
-from dithc.core.reproduction import Cell, Series, published
-from dithc.workflow.reproduction.jobs import Job
+from dithc.core.reproduction import ResultCell, Series, published_value
+from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.scales import BATCH
 from dithc.workflow.reproduction.targets import PRODUCTS, STRATEGIES
 
@@ -34,24 +34,24 @@ PER_NODE_TFLOPS = {"linear layers": round(182.47 / 32, 2)}  # section 5.6: 32 no
 
 
 @dataclass
-class Read:
+class CellResults:
     """Content of one cell result."""
 
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[ResultCell] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, other: "Read") -> None:
+    def add(self, other: "CellResults") -> None:
         self.cells += other.cells
         self.series += other.series
         self.notes += [one for one in other.notes if one not in self.notes]
 
 
-def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> Cell:
+def cell_of(job: CellJob, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> ResultCell:
     """Return a cell of a job, by default with status measured."""
     row = row or job.row
     name = f"{job.name} {row} {column} {quantity}"
-    return Cell(
+    return ResultCell(
         id="-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split()),
         row=row,
         column=column,
@@ -64,7 +64,7 @@ def cell_of(job: Job, column: str, quantity: str, unit: str, *, row: str = "", *
     )
 
 
-def without_value(job: Job, status: str, reason: str) -> list[Cell]:
+def without_value(job: CellJob, status: str, reason: str) -> list[ResultCell]:
     return [cell_of(job, column, "", "", status=status, reason=reason) for column in job.columns]
 
 
@@ -81,16 +81,18 @@ def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"status": STATUS.get(row["status"], "skipped"), "reason": row["reason"]}
 
 
-def _table2(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def _table2(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     strategy = job.facts["strategy"]
     row = result["cells"][0]["strategies"][strategy]
     column, is_full = STRATEGIES[strategy], job.facts["full"] and job.facts["batch"] in FULL_BATCHES
     limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
-    read = Read(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
+    read = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
     if failed := _failed(row):
         read.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
         return read
-    printed = {unit: published("table2", job.row, f"{column} {unit}") if is_full else None for unit in ("s", "GB")}
+    printed = {
+        unit: published_value("table2", job.row, f"{column} {unit}") if is_full else None for unit in ("s", "GB")
+    }
     seconds = spread_of(row["seconds"], file) | {"published": printed["s"]}
     read.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
     if row["peak_pss_bytes"] is not None:
@@ -99,13 +101,13 @@ def _table2(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     if job.name.startswith("tuning-"):
-        return Read()
+        return CellResults()
     rows = {row["name"]: row for row in result["contenders"]}
     batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
     is_full = job.facts["full"] and batch == BATCH
-    read = Read(notes=[f"{batch} images per step on one node; the paper has {BATCH}."] if batch != BATCH else [])
+    read = CellResults(notes=[f"{batch} images per step on one node; the paper has {BATCH}."] if batch != BATCH else [])
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
         if name == "dithc" and not job.facts["tuned"]:
@@ -114,7 +116,7 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
         if failed:
             read.cells.append(cell_of(job, column, quantity, "s", **failed))
             continue
-        printed, native = (published("table3", job.row, one) for one in (column, "nativeBLAS"))
+        printed, native = (published_value("table3", job.row, one) for one in (column, "nativeBLAS"))
         seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
         read.cells.append(cell_of(job, column, quantity, "s", **seconds))
         if base["status"] == "ok" and name != "torch-blas":
@@ -126,10 +128,12 @@ def _table3(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-def _table4(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     dtype, libraries = job.facts["dtype"], ("openblas", "torch-blas", "onednn")
     model = job.facts["model"]
-    read = Read(notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."])
+    read = CellResults(
+        notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."]
+    )
     by_module: dict[str, dict[str, Mapping[str, Any]]] = {}
     for case in result["cases"]:
         module, product = case["name"].split()
@@ -148,16 +152,16 @@ def _table4(job: Job, result: Mapping[str, Any], file: str) -> Read:
             is_papers = name == "torch-blas" and dtype == "fp32"
             mean = {
                 "value": geometric_mean(over[name]["median"] for over in products.values()),
-                "published": published("table4", row, "Speed-up") if is_papers else None,
+                "published": published_value("table4", row, "Speed-up") if is_papers else None,
             }
             read.cells.append(cell_of(job, column, "speedup, mean of the products", "x", row=row, file=file, **mean))
     return read
 
 
-def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
-    read, column = Read(), job.columns[0]
+def _fig9(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
+    read, column = CellResults(), job.columns[0]
     for row in result["stages"]:
-        known = {"row": row["label"], "published": published("fig9", STEPS.get(row["name"], ""), "Speed-up")}
+        known = {"row": row["label"], "published": published_value("fig9", STEPS.get(row["name"], ""), "Speed-up")}
         failed = _failed(row)
         if failed is None and row.get("speedup") is None:
             failed = {"status": "skipped", "reason": "the baseline has no time"}
@@ -170,9 +174,9 @@ def _fig9(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-def _scaling(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Read the curves of `dithc bench scaling` and `dithc simulate`."""
-    read = Read()
+    read = CellResults()
     for curve in result["curves"]:
         if curve["mode"] != MODES[job.target]:
             continue
@@ -199,7 +203,7 @@ def _scaling(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-def _point(job: Job, point: Mapping[str, Any], row: str, *, kind: str, file: str) -> list[Cell]:
+def _point(job: CellJob, point: Mapping[str, Any], row: str, *, kind: str, file: str) -> list[ResultCell]:
     if failed := _failed({"status": "ok"} | dict(point)):
         return [cell_of(job, "efficiency", "efficiency", "", row=row, **failed)]
     known: dict[str, Any] = {"row": row, "status": kind, "file": file}
@@ -224,8 +228,8 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
-    read = Read(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
+def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
+    read = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
     for row in result["contenders"]:
         name, failed = f"{job.row} {row['name']}", _failed(row)
         for column, rate in {"linear layers": "training_linear", "with attention": "training_total"}.items():
@@ -244,7 +248,7 @@ def _sec56(job: Job, result: Mapping[str, Any], file: str) -> Read:
     return read
 
 
-READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
+READERS: Mapping[str, Callable[[CellJob, Mapping[str, Any], str], CellResults]] = {
     "table2": _table2,
     "table3": _table3,
     "table4": _table4,
@@ -255,7 +259,7 @@ READERS: Mapping[str, Callable[[Job, Mapping[str, Any], str], Read]] = {
 }
 
 
-def read_result(job: Job, result: Mapping[str, Any], file: str) -> Read:
+def read_result(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Return the content of a cell result; `file` is relative to the page."""
     read = READERS[job.target](job, result, file)
     seen: dict[str, int] = {}

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dithc.config import Experiment
-from dithc.workflow.reproduction.cost import Cost, Network, Node
+from dithc.config import ExperimentConfig
+from dithc.workflow.reproduction.cost import Cost, Network, NodeModel
 
 MODELS = ("DiT-XL/2", "DiT-L/2", "DiT-B/2", "DiT-S/2")  # in the order of rows in the paper
 BATCH = 112  # images per node in the paper, which also has twice as many
@@ -15,7 +15,7 @@ STEPS_OF_HOURS = 200  # of the largest network with the larger batch: approximat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class ScaleSettings:
     """Work per node at a scale.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sizes:
         return self.networks[0]
 
 
-def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
+def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> ScaleSettings:
     asked = experiment.paper
     is_ci, is_full = asked.scale == "ci", asked.scale == "paper"
     networks = [Network(name, depth=1 if is_ci else None) for name in (MODELS[:1] + MODELS[-1:] if is_ci else MODELS)]
@@ -62,7 +62,7 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
     else:  # two batches as in the paper: the largest model fits memory under CFTP, and all cells the hours
         second = cost.largest_batch(networks[0], most=2 * BATCH, seconds=asked.hours * 3600 / STEPS_OF_HOURS)
         batches = (max(1, second // 2), max(2, second))
-    return Sizes(
+    return ScaleSettings(
         networks=networks,
         batches=batches,
         rounds=1 if is_ci else 2,
@@ -76,7 +76,7 @@ def sizes_of(experiment: Experiment, node: Node, cost: Cost) -> Sizes:
     )
 
 
-def _ranks(experiment: Experiment, node: Node) -> tuple[int, ...]:
+def _ranks(experiment: ExperimentConfig, node: NodeModel) -> tuple[int, ...]:
     """Return powers of two up to the ranks of all nodes, each with at least one core."""
     machine = experiment.machine
     most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)

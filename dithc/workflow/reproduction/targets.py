@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from dithc.config import Experiment
-from dithc.workflow.jobs import Benches
+from dithc.config import ExperimentConfig
+from dithc.workflow.jobs import BenchmarkArguments
 from dithc.workflow.reproduction.cost import START_SECONDS, Cost, Network
-from dithc.workflow.reproduction.jobs import OUT, Job
-from dithc.workflow.reproduction.scales import MODELS, Sizes
+from dithc.workflow.reproduction.jobs import OUT, CellJob
+from dithc.workflow.reproduction.scales import MODELS, ScaleSettings
 
 STRATEGIES = {"cftp": "CFTP", "dp": "DP", "dp+tp": "DP+TP"}
 WARMUP = 2
@@ -34,9 +34,9 @@ NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 
 @dataclass(frozen=True)
-class Scope:
-    experiment: Experiment
-    sizes: Sizes
+class TargetContext:
+    experiment: ExperimentConfig
+    sizes: ScaleSettings
     cost: Cost
 
     @property
@@ -51,14 +51,14 @@ class Scope:
         return min(given or max(self.sizes.ranks), max(self.sizes.ranks))
 
 
-def _table2(scope: Scope) -> Iterator[Job]:
+def _table2(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     limit = () if sizes.memory_gib is None else ("--memory-limit", f"{sizes.memory_gib:g}")
     for batch in sizes.batches:
         for network in sizes.networks:
             for strategy, column in STRATEGIES.items():
                 step = scope.cost.step(network, images=batch, way=strategy)
-                yield Job(
+                yield CellJob(
                     name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
                     words=(
                         *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
@@ -72,18 +72,18 @@ def _table2(scope: Scope) -> Iterator[Job]:
                 )
 
 
-def _search(scope: Scope, network: Network, images: int) -> float:
+def _search(scope: TargetContext, network: Network, images: int) -> float:
     return START_SECONDS + TUNE_STEPS * scope.cost.step(replace(network, depth=1), images=images)
 
 
-def _table3(scope: Scope) -> Iterator[Job]:
+def _table3(scope: TargetContext) -> Iterator[CellJob]:
     sizes, batch = scope.sizes, scope.sizes.batches[0]
     for network in sizes.networks:
         base = (*("--model", network.preset, *network.words, "--batch", str(batch)), "--dtype", "fp32")
         tuned = f"{network.file_name}-{batch}"
         memory = network.memory_gib(images=batch)
         if sizes.tunes:
-            yield Job(
+            yield CellJob(
                 name=f"tuning-{network.file_name}",
                 words=("tune", *base),
                 row=network.label,
@@ -93,7 +93,7 @@ def _table3(scope: Scope) -> Iterator[Job]:
             )
         compare = [name for name in PRODUCTS if name != "dithc"]
         step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
-        yield Job(
+        yield CellJob(
             name=network.file_name,
             words=(
                 *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
@@ -109,14 +109,14 @@ def _table3(scope: Scope) -> Iterator[Job]:
         )
 
 
-def _table4(scope: Scope) -> Iterator[Job]:
+def _table4(scope: TargetContext) -> Iterator[CellJob]:
     model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
     libraries = ("openblas", "torch-blas", "onednn")
     block = Network(model, depth=1)
     ways, images = ("dithc", "eager", *libraries), OPS_IMAGES[model]
     round_seconds = sum(scope.cost.step(block, images=images, way=way) for way in ways)
     for dtype in ("fp32", "bf16"):
-        yield Job(
+        yield CellJob(
             name=dtype,
             words=(
                 *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
@@ -129,12 +129,12 @@ def _table4(scope: Scope) -> Iterator[Job]:
         )
 
 
-def _fig9(scope: Scope) -> Iterator[Job]:
+def _fig9(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     network, batch = sizes.networks[-1], max(2, sizes.batches[0])
     for ranks in [count for count in sizes.ranks if count <= 2]:
         run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
-        yield Job(
+        yield CellJob(
             name=f"ranks-{ranks}",
             words=(
                 *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
@@ -151,21 +151,21 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
 
 
-def _scaling(scope: Scope, mode: str, network: Network, batch: int, *, name: str = "") -> Job:
+def _scaling(scope: TargetContext, mode: str, network: Network, batch: int, *, name: str = "") -> CellJob:
     """Return a scaling cell. Counts of strong scaling divide the batch and fit memory."""
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
     fitting = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))]
     counts = fitting or shared[-1:]
-    launch = Benches(scope.experiment).scaling_launch.split()
+    launch = BenchmarkArguments(scope.experiment).scaling_launch.split()
     seconds = 0.0
     for count in counts:
         images, cores = batch * count if is_weak else batch, max(1, scope.cost.node.cores * count // per_node)
         step = scope.cost.step(network, images=images, way="dp", cores=cores)
         seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
     is_elsewhere = machine.launcher == "srun"
-    return Job(
+    return CellJob(
         name=name or f"measured-{network.file_name}",
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
@@ -181,15 +181,15 @@ def _scaling(scope: Scope, mode: str, network: Network, batch: int, *, name: str
     )
 
 
-def _on_a_node(scope: Scope, network: Network, count: int, batch: int, mode: str) -> float:
+def _on_a_node(scope: TargetContext, network: Network, count: int, batch: int, mode: str) -> float:
     """Return the GiB of the share of one node in `count` ranks."""
     here = min(count, scope.per_node)
     images = batch * here if mode == "weak" else -(-batch * here // count)
     return network.memory_gib(images=images, replicas=here)
 
 
-def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
-    return Job(
+def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> CellJob:
+    return CellJob(
         name=name,
         words=("simulate", *words, "--json", OUT),
         row=row,
@@ -199,7 +199,7 @@ def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> Job:
     )
 
 
-def _fig10(scope: Scope) -> Iterator[Job]:
+def _fig10(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     for network in sizes.networks:
         yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
@@ -209,7 +209,7 @@ def _fig10(scope: Scope) -> Iterator[Job]:
     yield _simulated("simulated-weak", words, "all")
 
 
-def _fig11(scope: Scope) -> Iterator[Job]:
+def _fig11(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
@@ -222,7 +222,7 @@ def _fig11(scope: Scope) -> Iterator[Job]:
     yield _simulated("simulated-zero1", sharded)
 
 
-def _fig7(scope: Scope) -> Iterator[Job]:
+def _fig7(scope: TargetContext) -> Iterator[CellJob]:
     sizes, asked = scope.sizes, scope.experiment.paper
     network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
@@ -232,7 +232,7 @@ def _fig7(scope: Scope) -> Iterator[Job]:
         for batch, seed in product(batches, range(asked.seeds)):
             images = min(batch, EMULATED_IMAGES) if is_emulated else batch
             step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
-            yield Job(
+            yield CellJob(
                 name=f"{platform}-{images}-{seed}",
                 words=(
                     *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
@@ -248,13 +248,13 @@ def _fig7(scope: Scope) -> Iterator[Job]:
             )
 
 
-def _sec56(scope: Scope) -> Iterator[Job]:
+def _sec56(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     network, batch = sizes.largest, sizes.batches[0]
     for device, dtype in product(("cpu", "cuda"), ("fp32", "bf16")):
         of_device = () if device == "cpu" else ("--device", device)
         step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
-        yield Job(
+        yield CellJob(
             name=f"{device}-{dtype}",
             words=(
                 *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
@@ -270,7 +270,7 @@ def _sec56(scope: Scope) -> Iterator[Job]:
 
 
 # Table 1 and figure 8 have no cells, because they use the runs of the experiment.
-TARGETS: Mapping[str, Callable[[Scope], Iterable[Job]]] = {
+TARGETS: Mapping[str, Callable[[TargetContext], Iterable[CellJob]]] = {
     "table1": lambda scope: (),
     "table2": _table2,
     "table3": _table3,

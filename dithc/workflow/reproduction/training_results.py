@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import Manifest
-from dithc.core.reproduction import Cell, Picture, published
+from dithc.core.reproduction import ResultCell, ResultImage, published_value
 
 # Row of table 1 in the paper by source kind of a dataset.
 ROWS = {
@@ -25,7 +25,7 @@ PAPER = {
 LABELS = {"samples": "Samples next to real tiles, RGB", "composites": "Samples next to real tiles, band composites"}
 
 
-def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path) -> list[Cell]:
+def read_scores(experiment: ExperimentConfig, manifests: Iterable[Path], *, page: Path) -> list[ResultCell]:
     """Return a row per dataset and a column per training setting; the median of runs that differ only in their seeds."""
     groups: dict[str, list[tuple[Path, Manifest]]] = {}
     for path in manifests:
@@ -34,7 +34,7 @@ def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path
     if not groups:
         reason = "this experiment has no scores: add `runs` and `evaluations`"
         return [
-            Cell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
+            ResultCell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
             for row in ("Gaofen-2", "Sentinel-2")
         ]
     places = [_place(experiment, scores[0][1].name) for scores in groups.values()]
@@ -44,19 +44,21 @@ def read_scores(experiment: Experiment, manifests: Iterable[Path], *, page: Path
     ]
 
 
-def _without_seeds(experiment: Experiment, name: str) -> str:
+def _without_seeds(experiment: ExperimentConfig, name: str) -> str:
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})
 
 
-def _place(experiment: Experiment, name: str) -> tuple[str, str]:
+def _place(experiment: ExperimentConfig, name: str) -> tuple[str, str]:
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
     return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", backend {run.backend}")
 
 
-def _cell(experiment: Experiment, scores: Sequence[tuple[Path, Manifest]], page: Path, *, is_alone: bool) -> Cell:
+def _cell(
+    experiment: ExperimentConfig, scores: Sequence[tuple[Path, Manifest]], page: Path, *, is_alone: bool
+) -> ResultCell:
     """Return the median and range over seeds; for one seed the score with its interval."""
     path, score = sorted(scores, key=lambda one: one[1].numbers["fid"])[(len(scores) - 1) // 2]
     row, column = _place(experiment, score.name)
@@ -77,8 +79,8 @@ def _cell(experiment: Experiment, scores: Sequence[tuple[Path, Manifest]], page:
     printed = None
     if numbers["comparable"] and {numbers["n_generated"], numbers["n_real"]} == {IMAGES}:
         name = ROWS.get(experiment.datasets[run.dataset].source.kind, "")
-        printed = published("table1", name, PAPER.get(column, ""))
-    return Cell(
+        printed = published_value("table1", name, PAPER.get(column, ""))
+    return ResultCell(
         id=f"fid-{score.name}",
         row=row,
         column=column if is_alone else f"{column}, {scores[0][1].name}",
@@ -94,7 +96,7 @@ def _cell(experiment: Experiment, scores: Sequence[tuple[Path, Manifest]], page:
     )
 
 
-def labels(cells: Iterable[Cell]) -> list[str]:
+def labels(cells: Iterable[ResultCell]) -> list[str]:
     """Return evaluation settings per dataset for the figure: number of images, extractor and floor."""
     settings = {
         f"{cell.row}: {cell.quantity.removeprefix('FID: ').rsplit(', ', 2)[0]}."
@@ -104,9 +106,9 @@ def labels(cells: Iterable[Cell]) -> list[str]:
     return sorted(settings)
 
 
-def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[Picture]:
+def read_samples(pictures: Iterable[Path], *, page: Path) -> Iterator[ResultImage]:
     for path in pictures:
         if label := LABELS.get(path.stem):
             alt = f"{label}: rows of real tiles of each dataset above rows of images of its fine-tuned model"
             file = Path(os.path.relpath(path, page)).as_posix()
-            yield Picture(label=label, path=file, caption=label, alt=alt)
+            yield ResultImage(label=label, path=file, caption=label, alt=alt)

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.automem.training_runs import automem_row, largest_of
-from dithc.bench.training.run import Run
+from dithc.bench.training.run import TrainingResult
 from dithc.cli import main
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError
@@ -15,13 +15,15 @@ from dithc.engine import native
 
 SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
 MIB = 1 << 20
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
+needs_kernels = pytest.mark.skipif(
+    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
+)
 
 
-def run(*seconds: float, peak: int = 900, losses: tuple[float, ...] = (1.0,), memory: Any = None) -> Run:
+def run(*seconds: float, peak: int = 900, losses: tuple[float, ...] = (1.0,), memory: Any = None) -> TrainingResult:
     rank = {"before_bytes": 100} | ({"memory": memory} if memory else {})
     result = {"each_rank": [rank], "grad_norms": [2.0]}
-    return Run(seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[peak], result=result)
+    return TrainingResult(seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[peak], result=result)
 
 
 def memory(peak: int, *, stall: tuple[float, ...]) -> dict[str, Any]:
@@ -35,9 +37,9 @@ def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_
             for first in (1, 8, 100):
                 tried = []
 
-                def step(batch: int, truth: int = truth, tried: list[int] = tried) -> Run:
+                def step(batch: int, truth: int = truth, tried: list[int] = tried) -> TrainingResult:
                     tried.append(batch)
-                    return run(1.0) if batch <= truth else Run(status="oom")
+                    return run(1.0) if batch <= truth else TrainingResult(status="oom")
 
                 assert largest_of(step, first=first, most=most)[0] == truth
                 assert len(tried) == len(set(tried)), "a batch was tried twice"
@@ -46,7 +48,7 @@ def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_
 
 def test_a_run_that_fails_for_another_reason_ends_the_search() -> None:
     with pytest.raises(UserError, match="no such model"):
-        largest_of(lambda _: Run(status="failed", reason="no such model"), first=1, most=4)
+        largest_of(lambda _: TrainingResult(status="failed", reason="no such model"), first=1, most=4)
 
 
 def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_training() -> None:

@@ -8,8 +8,8 @@ import torch
 from dithc.bench import summary
 from dithc.bench.operators import cases, ops
 from dithc.bench.operators.ops import OpsSettings, bench_ops
-from dithc.bench.operators.settings import precision
-from dithc.bench.operators.shapes import PASSES, Layer
+from dithc.bench.operators.settings import autocast_context
+from dithc.bench.operators.shapes import PASSES, LinearShape
 from dithc.cli import main
 from dithc.engine.hcops.kernel_registry import obstacle
 from dithc.model import PRESETS
@@ -76,10 +76,10 @@ def test_shares_are_of_the_ceiling_of_the_same_round():
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_contenders_compute_the_same_products(backend, dtype, use_backend):
     use_backend(backend)
-    layer = Layer("up", 8, 16, 32)
+    layer = LinearShape("up", 8, 16, 32)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
     for of in PASSES:
-        with precision(dtype):
+        with autocast_context(dtype):
             ours = cases.our_linear_run(layer, of, dtype)()
             eager = cases.linear_run(layer, of, torch.nn.functional.linear, dtype, weight_dtype=types[dtype])()
         pairs = zip(ours, eager, strict=True) if isinstance(ours, tuple) else [(ours, eager)]
@@ -92,7 +92,7 @@ def test_contenders_compute_the_same_products(backend, dtype, use_backend):
 @pytest.mark.parametrize("op", [op for op in cases.MEMORY_BOUND if op != "adamw"])
 def test_contenders_compute_the_same(backend, dtype, op, use_backend):
     use_backend(backend)
-    with precision(dtype):
+    with autocast_context(dtype):
         ways = cases.memory_bound(op, dtype, 4096).ways
         assert ways["hcops"].keys() == ways["eager"].keys()
         outputs = [[parts["forward"](), *parts["backward"]()] for parts in ways.values()]

@@ -9,9 +9,9 @@ from dithc.cli import main
 from dithc.core.logging import UserError
 from dithc.engine.hcops import tuning
 from dithc.engine.hcops.kernel_registry import obstacle
-from dithc.engine.hcops.tuning import Blocking, Product
+from dithc.engine.hcops.tuning import Blocking, GemmShape
 
-PRODUCT = Product(4096, 1152, 384, "forward", "fp32")
+PRODUCT = GemmShape(4096, 1152, 384, "forward", "fp32")
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
 
 
@@ -77,7 +77,7 @@ def test_grids_use_nearly_all_threads_and_never_more(threads):
 
 
 def test_clusters_share_out_rows_or_columns():
-    wide = Product(512, 512, 16, "forward", "fp32")
+    wide = GemmShape(512, 512, 16, "forward", "fp32")
     found = list(depths_and_cuts(wide, threads=4, clusters=2))
     assert {candidate.cluster_cut for candidate in found if candidate.num_threads != 1} == {0, 1, 2}
     assert all(candidate.row_cuts * candidate.column_cuts <= 2 for candidate in found)
@@ -85,7 +85,7 @@ def test_clusters_share_out_rows_or_columns():
 
 
 def test_candidates_are_smaller_than_the_matrix():
-    tiny = Product(2, 32, 16, "forward", "fp32")
+    tiny = GemmShape(2, 32, 16, "forward", "fp32")
     assert {candidate.kc for candidate in depths_and_cuts(tiny, threads=2)} == {0}
     assert list(heights_and_widths(tiny, Blocking(kc=8))) == [Blocking(kc=8)]
 

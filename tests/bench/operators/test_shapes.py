@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from dithc.bench.operators.shapes import MODULES, PASSES, Layer, all_layers, module_layers
+from dithc.bench.operators.shapes import MODULES, PASSES, LinearShape, all_layers, module_layers
 from dithc.model import PRESETS, DiT
 
 
@@ -24,7 +24,7 @@ def test_every_linear_layer_of_the_model_is_among_them():
 
 
 def test_the_three_products_of_a_layer_do_the_same_work():
-    layer = Layer("up", 1024, 1152, 4608)
+    layer = LinearShape("up", 1024, 1152, 4608)
     assert layer.product("forward") == (1024, 4608, 1152)
     assert layer.product("grad_input") == (1024, 1152, 4608)
     assert layer.product("grad_weight") == (4608, 1152, 1024)

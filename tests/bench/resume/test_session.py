@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from dithc.bench import environment, training
 from dithc.bench.operators import ops
-from dithc.bench.resume import Sitting, Stopped, now, sitting
+from dithc.bench.resume import MeasurementSession, MeasurementStopped, current_session, measurement_session
 from dithc.bench.timing import take_turns
 from dithc.bench.training import run as module
-from dithc.bench.training.run import Run, settled
+from dithc.bench.training.run import TrainingResult, settled
 from dithc.cli import main
 from dithc.core.artifacts import difference
 from dithc.core.logging import progress
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
 
@@ -61,15 +61,15 @@ def counted(limit: int, error: BaseException) -> Callable[[], int]:
 def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "kept.jsonl"
     make = counted(3, KeyboardInterrupt())
-    with sitting(path, settings=SETTINGS) as first:
+    with measurement_session(path, settings=SETTINGS) as first:
         assert [first.unit(name, make) for name in "aba"] == [1, 2, 3]
-        with pytest.raises(Stopped):
+        with pytest.raises(MeasurementStopped):
             first.unit("c", make)
         assert first.stopped_by == "Ctrl-C"
-        with pytest.raises(Stopped):
+        with pytest.raises(MeasurementStopped):
             first.unit("d", lambda: pytest.fail("nothing is begun after it"))
     again = counted(1, KeyboardInterrupt())
-    with sitting(path, settings=SETTINGS) as second:
+    with measurement_session(path, settings=SETTINGS) as second:
         assert [second.unit(name, again) for name in "aab"] == [1, 3, 2]
         assert second.unit("c", again) == 1
         assert second.number == 2
@@ -82,9 +82,9 @@ def test_units_are_reused_in_the_same_environment_alone_and_the_difference_is_lo
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     path = tmp_path / "kept.jsonl"
-    with sitting(path, settings=SETTINGS) as first:
+    with measurement_session(path, settings=SETTINGS) as first:
         first.unit("a", lambda: 1)
-    with capture() as messages, sitting(path, settings=other) as second:
+    with capture() as messages, measurement_session(path, settings=other) as second:
         assert second.unit("a", lambda: 2) == (1 if other == SETTINGS else 2)
         assert second.number == (2 if other == SETTINGS else 1)
     (message,) = messages
@@ -115,10 +115,10 @@ def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, m
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
     before = as_json(environment.environment())
     assert difference(before, as_json(environment.environment())) == ""
-    machine, packages = discover(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}
+    machine, packages = discover_machine(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}
     one_core = replace(machine, limits=replace(machine.limits, allowed_cpus=machine.limits.allowed_cpus[:1]))
-    monkeypatch.setattr(environment, "discover", lambda: replace(one_core, memory_bytes=1))
-    monkeypatch.setattr(environment.native, "isa", lambda: "other")
+    monkeypatch.setattr(environment, "discover_machine", lambda: replace(one_core, memory_bytes=1))
+    monkeypatch.setattr(environment.native, "instruction_set", lambda: "other")
     monkeypatch.setattr(
         environment, "distributions", lambda: [SimpleNamespace(name=n, version=v) for n, v in packages.items()]
     )
@@ -137,37 +137,37 @@ def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, m
 
 def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
-    with sitting(path, settings=SETTINGS) as first:
+    with measurement_session(path, settings=SETTINGS) as first:
         for name in "abc":
             first.unit(name, lambda: 7)
     begin, a, b, c = path.read_text().splitlines(keepends=True)
     path.write_text(begin + a.replace("7", "8") + b + c[:20])
-    with sitting(path, settings=SETTINGS) as second:
+    with measurement_session(path, settings=SETTINGS) as second:
         assert [second.unit(name, lambda: 9) for name in "abc"] == [9, 7, 9]
 
 
 def test_failures_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     for value in ("failed", "ok"):
-        with sitting(path, settings=SETTINGS) as here:
+        with measurement_session(path, settings=SETTINGS) as here:
             assert here.unit("a", lambda value=value: value, keep=lambda found: found == "ok") == value
-    with sitting(path, settings=SETTINGS) as here:
+    with measurement_session(path, settings=SETTINGS) as here:
         assert here.unit("a", lambda: "new") == "ok"
 
 
 def test_outside_of_a_sitting_and_before_the_first_unit_an_interruption_stays_one(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        now().unit("a", counted(0, KeyboardInterrupt()))
-    with sitting(tmp_path / "kept.jsonl", settings={}) as here, pytest.raises(KeyboardInterrupt):
+        current_session().unit("a", counted(0, KeyboardInterrupt()))
+    with measurement_session(tmp_path / "kept.jsonl", settings={}) as here, pytest.raises(KeyboardInterrupt):
         here.unit("a", counted(0, KeyboardInterrupt()))
     assert not list(tmp_path.iterdir())
 
 
 def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with sitting(tmp_path / "kept.jsonl", settings={}) as here:
+    with measurement_session(tmp_path / "kept.jsonl", settings={}) as here:
         here.unit("a", lambda: 1)
-        with pytest.raises(Stopped):
+        with pytest.raises(MeasurementStopped):
             here.unit("b", lambda: os.kill(os.getpid(), signal.SIGTERM))
         assert here.stopped_by == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
@@ -176,10 +176,10 @@ def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path
 def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path: Path) -> None:
     slow = counted(3, KeyboardInterrupt())  # the second round is cut
     runs: dict[str, Callable[[], object]] = {"a": slow, "b": slow}
-    with sitting(tmp_path / "kept.jsonl", settings={}):
+    with measurement_session(tmp_path / "kept.jsonl", settings={}):
         first = take_turns(runs, repeats=5, are_units=True)
     assert [len(timing.seconds) for timing in first.values()] == [1, 1]
-    with sitting(tmp_path / "kept.jsonl", settings={}):
+    with measurement_session(tmp_path / "kept.jsonl", settings={}):
         whole = take_turns({"a": int, "b": int}, repeats=5, are_units=True)
     assert [len(timing.seconds) for timing in whole.values()] == [5, 5]
     assert all(whole[name].seconds[0] == first[name].seconds[0] for name in "ab")
@@ -187,8 +187,8 @@ def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path:
 
 
 def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
-    ok, gone = Run(seconds=[1.0]), Run(status="stopped")
-    found = settled({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [Run(status="oom")]})
+    ok, gone = TrainingResult(seconds=[1.0]), TrainingResult(status="stopped")
+    found = settled({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [TrainingResult(status="oom")]})
     assert {name: [run.status for run in own] for name, own in found.items()} == {
         "a": ["ok"],
         "b": ["ok"],
@@ -201,18 +201,20 @@ def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
 def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contenders = [training.Contender(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
+    contenders = [training.TrainingVariant(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
     made: list[str] = []
 
-    def run(contender: training.Contender, *_: Any, **__: Any) -> Run:
+    def run(contender: training.TrainingVariant, *_: Any, **__: Any) -> TrainingResult:
         if len(made) == 3:
             raise SystemExit(143)
         made.append(contender.name)
-        return Run(seconds=[float(len(made))])
+        return TrainingResult(seconds=[float(len(made))])
 
     def measured() -> dict[str, list[float]]:
-        with sitting(tmp_path / "kept.jsonl", settings={}), progress(total=4, label="a", quiet=True) as bar:
-            runs = training.interleaved(contenders, 2, lambda one: training.run_once(one, ["--steps", "1"]), bar=bar)
+        with measurement_session(tmp_path / "kept.jsonl", settings={}), progress(total=4, label="a", quiet=True) as bar:
+            runs = training.interleaved(
+                contenders, 2, lambda one: training.run_training(one, ["--steps", "1"]), bar=bar
+            )
         return {name: [run.seconds[0] for run in own] for name, own in runs.items()}
 
     monkeypatch.setattr(module, "_made", run)
@@ -248,4 +250,4 @@ def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monk
 
 
 def test_a_sitting_without_a_file_keeps_nothing() -> None:
-    assert Sitting().unit("a", lambda: 3) == 3
+    assert MeasurementSession().unit("a", lambda: 3) == 3

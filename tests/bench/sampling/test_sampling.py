@@ -12,21 +12,23 @@ import torch
 
 from dithc.bench import summary
 from dithc.bench.sampling.comparison import compare_and_time, compared, far, picture, smaller
-from dithc.bench.sampling.diffusers_pipeline import Theirs, absent
+from dithc.bench.sampling.diffusers_pipeline import DiffusersRunner, absent
 from dithc.bench.sampling.measure import add_peaks
-from dithc.bench.sampling.runners import Cell, Ours, config_of, network
+from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, network
 from dithc.bench.sampling.variants import CONTENDERS, named
 from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.engine import native
-from dithc.sample.parallel import Team
+from dithc.sample.parallel import SamplingGroup
 from tests.ranks import needs_launcher
 
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
+needs_kernels = pytest.mark.skipif(
+    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
+)
 TINY = {"hidden_size": 64, "depth": 2, "num_heads": 4}
-CELL = Cell(model="DiT-S/2", overrides=TINY, tokens=16, dtype="fp32", guidance=4.0, steps=3)
+CELL = SamplingCase(model="DiT-S/2", overrides=TINY, tokens=16, dtype="fp32", guidance=4.0, steps=3)
 EXACT = ("all-cores", "side-by-side", "cfg", "shared-kv", "ulysses")
 
 
@@ -112,15 +114,15 @@ def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> 
     assert "the first 1 of which run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
     cell = replace(CELL, steps=9)
     model = network(cell)
-    whole = Ours(model, cell, Team()).image()
-    always = training.FirstBlock(kind="first-block", threshold=10.0)
+    whole = DithcRunner(model, cell, SamplingGroup()).image()
+    always = training.FirstBlockCacheConfig(kind="first-block", threshold=10.0)
     for cache, ran in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
-        way = Ours(model, cell, Team(), cache=cache)
+        way = DithcRunner(model, cell, SamplingGroup(), cache=cache)
         images = [way.image(), way.image()]
         assert way.ran == pytest.approx(ran)
         assert torch.equal(*images), "the second sampling run reused the first one's cache"
         assert ((images[0] - whole).abs().max() / whole.abs().max()).item() > 1e-5
-    assert Ours(model, cell, Team()).ran is None
+    assert DithcRunner(model, cell, SamplingGroup()).ran is None
 
 
 def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() -> None:
@@ -178,7 +180,7 @@ def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -
     model = network(cell)
     if (why := absent(model, cell)) is not None:
         pytest.skip(why)
-    theirs, ours = Theirs(model, cell), Ours(model, cell, Team())
+    theirs, ours = DiffusersRunner(model, cell), DithcRunner(model, cell, SamplingGroup())
     for method in ("step", "image"):
         wanted = getattr(ours, method)()
         assert ((getattr(theirs, method)() - wanted).abs().max() / wanted.abs().max()).item() < 1e-5

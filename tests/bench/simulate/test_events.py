@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dithc.bench.simulate.events import Plan, simulate_step
+from dithc.bench.simulate.events import StepPlan, simulate_step
 
 # 4 buckets, one at each quarter of a backward pass of 8 s, after 5 s of forward pass and optimizer.
-PLAN = Plan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
+PLAN = StepPlan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
 
 plans = st.builds(
-    lambda before, parts, exchange, overlaps, slowdown: Plan(
+    lambda before, parts, exchange, overlaps, slowdown: StepPlan(
         before=before,
         ready=tuple(sum(parts[: number + 1]) for number in range(len(parts))),
         backward=sum(parts),
@@ -30,7 +30,7 @@ speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
 
 
 def test_without_exchange_a_step_is_computing():
-    step = simulate_step(Plan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5])
+    step = simulate_step(StepPlan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5])
     assert step.seconds == pytest.approx(13 * 1.5)
     assert step.exposed_seconds == 0.0
 

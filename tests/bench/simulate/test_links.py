@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc.bench.simulate.links import ACROSS_CHUNK_BYTES, IN_FLIGHT, Layout, Links, all_reduce_seconds
+from dithc.bench.simulate.links import ACROSS_CHUNK_BYTES, IN_FLIGHT, Links, RankLayout, all_reduce_seconds
 
 MIB = 1 << 20
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 def seconds(
     size: float, links: Links, *, nodes: int, inner: int = 1, collective="ring", wire="fp32", memory=True
 ) -> float:
-    layout = Layout(nodes=nodes, ranks_per_node=inner, shares_memory=memory)
+    layout = RankLayout(nodes=nodes, ranks_per_node=inner, shares_memory=memory)
     return all_reduce_seconds(size, collective=collective, layout=layout, links=links, wire=wire)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dithc.bench.simulate import paper_scaling
 from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.scaling import Computing, Scenario, efficiencies, largest_draws
+from dithc.bench.simulate.scaling import ComputeTime, Scenario, efficiencies, largest_draws
 from dithc.bench.simulate.workload import describe_model
 from dithc.engine.hardware import description
 
@@ -83,7 +83,7 @@ def test_flops_of_the_published_tuned_step_are_those_of_the_text(found):
 
 
 def test_default_spread_loses_what_the_tuned_version_loses(xl, lx2):
-    scenario = scenario_of(xl, lx2, Computing(seconds=13.18, images=112, spread=paper_scaling.SPREAD), steps=32)
+    scenario = scenario_of(xl, lx2, ComputeTime(seconds=13.18, images=112, spread=paper_scaling.SPREAD), steps=32)
     assert efficiencies(scenario.points([1, 32]))[-1] == pytest.approx(13.18 / 13.5, abs=0.003)
 
 
@@ -104,22 +104,22 @@ def scenario_of(model, links, computing, method=paper_scaling.OURS, *, ranks_per
 
 
 def test_a_step_without_network_and_stragglers_is_its_computing(xl):
-    computing = Computing(seconds=10.0, images=112, optimizer_seconds=0.5)
+    computing = ComputeTime(seconds=10.0, images=112, optimizer_seconds=0.5)
     for method in (paper_scaling.AUTHORS, paper_scaling.OURS):
         free = scenario_of(xl, Links(), computing, method)
         assert [point.seconds for point in free.points(NODES)] == pytest.approx([10.0] * len(NODES))
     (point,) = free.points([8], mode="strong", global_batch=448)
     assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images per node; the optimizer time is constant
-    slower = Computing(seconds=10.0, images=112, spread=0.1)
+    slower = ComputeTime(seconds=10.0, images=112, spread=0.1)
     one = scenario_of(xl, Links(), slower, ranks_per_node=1, steps=1000).point(1)
     assert one.seconds == pytest.approx(10 * math.exp(0.1**2 / 2), rel=1e-3)  # mean of the lognormal distribution
 
 
 def test_switches_that_help_help_and_those_that_hurt_hurt(xl, lx2):
-    computing = Computing(seconds=13.18, images=112, optimizer_seconds=0.19)
+    computing = ComputeTime(seconds=13.18, images=112, optimizer_seconds=0.19)
 
     def seconds(**changes):
-        return scenario_of(xl, lx2, computing, paper_scaling.Method(label="", **changes)).point(256).seconds
+        return scenario_of(xl, lx2, computing, paper_scaling.ReductionMethod(label="", **changes)).point(256).seconds
 
     base = seconds()
     assert seconds(wire="bf16") < base

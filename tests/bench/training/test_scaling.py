@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.training.run import Run
+from dithc.bench.training.run import TrainingResult
 from dithc.bench.training.scaling import (
     ScalingSettings,
     agreement,
@@ -58,11 +58,11 @@ def test_on_a_cluster_ranks_fill_nodes_and_the_launcher_sees_to_the_cores():
     assert not any(one.is_oversubscribed for one in found)
 
 
-def ran(seconds: list[float], *, ranks: int, losses=(1.0,), norms=(0.5,), exposed=(), pairs=None) -> Run:
+def ran(seconds: list[float], *, ranks: int, losses=(1.0,), norms=(0.5,), exposed=(), pairs=None) -> TrainingResult:
     """Return a run with the form of its result file; rank 1 waits twice as long as rank 0."""
     each = [{"exchange": {"exposed_seconds": [(rank + 1) * wait for wait in exposed]}} for rank in range(ranks)]
     result = {"each_rank": each if exposed else [{}] * ranks, "grad_norms": list(norms), "pairs": pairs}
-    return Run(seconds=seconds, losses=list(losses), result=result)
+    return TrainingResult(seconds=seconds, losses=list(losses), result=result)
 
 
 def curve_of(chosen: ScalingSettings, runs):
@@ -109,7 +109,11 @@ def test_the_wait_is_that_of_the_rank_that_waited_longest_and_pairs_are_ratios()
 
 
 def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
-    runs = {1: [ran([1.0], ranks=1)], 2: [Run(status="failed", reason="status 1; gone")], 8: [ran([9.0], ranks=8)]}
+    runs = {
+        1: [ran([1.0], ranks=1)],
+        2: [TrainingResult(status="failed", reason="status 1; gone")],
+        8: [ran([9.0], ranks=8)],
+    }
     found = curve_of(settings(ranks=(1, 2, 8)), runs)
     assert [point["efficiency"] for point in found["points"]] == [1.0, None, None]
     known = {"mode": "weak", "strategy": "cftp", "dtype": "fp32", "batch": 4, "rounds": 1, "steps": 3}

@@ -7,22 +7,26 @@ from types import SimpleNamespace
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.training.run import Run
+from dithc.bench.training.run import TrainingResult
 from dithc.bench.training.stepwise import NAMES, StepwiseSettings, contenders_of, rows_of
 from dithc.cli import main
 from dithc.engine import native
 
 TINY = ["--override=hidden_size=64", "--override=depth=1", "--override=num_heads=2", "--model", "S/2", "--batch", "2"]
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"C kernels are off: {native.load().reason}")
+needs_kernels = pytest.mark.skipif(
+    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
+)
 
 
 def machine(cores: int):
     return SimpleNamespace(visible_cores=[None] * cores)
 
 
-def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), why: str = "") -> Run:
+def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), why: str = "") -> TrainingResult:
     rank = {"page_faults": 5.0, "operators": [{"op": "linear", "why": why}]}
-    return Run(seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[7], result={"each_rank": [rank]})
+    return TrainingResult(
+        seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[7], result={"each_rank": [rank]}
+    )
 
 
 def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() -> None:
@@ -73,7 +77,7 @@ def said_of(rows) -> str:
 
 def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it() -> None:
     settings = StepwiseSettings(stages=("baseline", "gemm", "operators", "automem"))
-    failed = Run(status="failed", reason="no such thing")
+    failed = TrainingResult(status="failed", reason="no such thing")
     runs = {"baseline": [ok(4.0)], "gemm": [failed], "operators": [ok(2.0)], "automem": [ok(1.0)]}
     rows = rows_of(settings, runs)
     assert rows[2]["speedup"]["median"] == 2.0
@@ -85,7 +89,9 @@ def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it(
     assert line.split()[-8:] == ["2", "+-", "0", "2", "+-", "0", "-", "5"]
 
 
-@pytest.mark.parametrize("baseline", [None, [Run(status="failed", reason="no MPI")], [ok(9.0), Run(status="oom")]])
+@pytest.mark.parametrize(
+    "baseline", [None, [TrainingResult(status="failed", reason="no MPI")], [ok(9.0), TrainingResult(status="oom")]]
+)
 def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
     settings = StepwiseSettings(stages=("baseline", "gemm", "operators") if baseline else ("gemm", "operators"))
     runs = {"gemm": [ok(4.0)], "operators": [ok(2.0)]} | ({"baseline": baseline} if baseline else {})

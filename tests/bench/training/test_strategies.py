@@ -9,7 +9,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.training import strategies
-from dithc.bench.training.run import Run, ranks_below
+from dithc.bench.training.run import TrainingResult, ranks_below
 from dithc.bench.training.strategies import (
     ONE_CLUSTER,
     cell,
@@ -69,9 +69,9 @@ def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
     assert replace(found[0], name="", environment={}) == replace(found[1], name="", environment={})
 
 
-def ok(seconds: float, peak: int) -> Run:
+def ok(seconds: float, peak: int) -> TrainingResult:
     sent = {"tcp_bytes": 2.0**20, "mpi_calls": 0.0, "mpi_bytes": 0.0, "shared_bytes": 0.0}
-    return Run(seconds=[seconds, 9.0, 0.0], peak_pss_bytes=peak, sent_each=[sent, sent], losses=[1.0])
+    return TrainingResult(seconds=[seconds, 9.0, 0.0], peak_pss_bytes=peak, sent_each=[sent, sent], losses=[1.0])
 
 
 def result_of(runs):
@@ -92,8 +92,8 @@ def test_ratios_are_those_of_the_same_round():
 
 
 def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
-    bad = Run(status="failed", reason="status 1; no such thing")
-    text = summary(result_of({"cftp": [ok(1.0, 100)], "dp": [Run(status="oom")], "dp+tp": [bad]})).text()
+    bad = TrainingResult(status="failed", reason="status 1; no such thing")
+    text = summary(result_of({"cftp": [ok(1.0, 100)], "dp": [TrainingResult(status="oom")], "dp+tp": [bad]})).text()
     line = next(line for line in text.splitlines() if "DiT-S/2" in line)
     assert line.split()[2:7] == ["1", "+-", "0", "-", "failed"]
     assert "dp+tp failed: status 1; no such thing" in text

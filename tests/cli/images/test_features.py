@@ -11,9 +11,9 @@ import pytest
 
 from dithc.cli import main
 from dithc.core.artifacts import Manifest, digest
-from dithc.core.integrity import unseal
+from dithc.core.integrity import load_checksummed
 from dithc.data import Tiles
-from dithc.sample.shards import Shards
+from dithc.sample.shards import ImageShards
 from tests.cli.small import Small
 from tests.ranks import ROOT, needs_launcher, started
 
@@ -39,7 +39,7 @@ class Place(Small):
     def _sample(self, tiles: Tiles) -> None:
         rows = tiles.rows("all")[:70]
         images = np.clip(tiles.scaled(rows) * 0.7 - 0.25, -2, 2)
-        shards = Shards(folder=self.root / "samples", total=len(rows), identity="i")
+        shards = ImageShards(folder=self.root / "samples", total=len(rows), identity="i")
         shards.folder.mkdir()
         for shard in range(shards.count):
             part = images[list(shards.indices(shard))]
@@ -91,7 +91,9 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
     curves = json.loads((place.root / "fid" / "curves.json").read_text())
     assert curves["band_names"] == ["R", "G", "B"]
     assert np.shape(curves["spectra"]["power"]["generated"]) == (3, 8)
-    ids = [unseal((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")]
+    ids = [
+        load_checksummed((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")
+    ]
     assert ids == [tiles.accepted("tile_id")["tile_id"], [{"seed": 0, "image": number} for number in range(70)]]
 
 

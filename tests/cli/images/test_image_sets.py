@@ -12,7 +12,7 @@ from dithc.cli.images.image_sets import open_source
 from dithc.config import load
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
-from dithc.evaluate import measure
+from dithc.evaluate import measure_pixels
 from dithc.evaluate.pixels.pixel_file import read
 
 BANDS, SIDE = ["B04", "B08"], 16
@@ -45,7 +45,7 @@ def test_tiles_with_missing_pixels_are_not_measured(tmp_path):
     assert source.needed.whole.tolist() == [0, 2, 4]
     assert source.shown().total == 5  # features include all tiles
     measured = source.needed.without_gaps()
-    measure(measured.stored, measured.labels, tmp_path, bands=measured.bands, set_hash="", group=Group())
+    measure_pixels(measured.stored, measured.labels, tmp_path, bands=measured.bands, set_hash="", group=Group())
     pixels = read(tmp_path)
     assert pixels.class_pixels.tolist() == [3 * SIDE**2]
     assert pixels.class_sums.tolist() == [chips[[0, 2, 4]].sum(axis=(0, 2, 3), dtype=np.int64).tolist()]

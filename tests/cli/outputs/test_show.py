@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
-from dithc.config import experiment_of
-from dithc.core.artifacts import Manifest, Store
-from dithc.core.integrity import seal_line
+from dithc.config import load_experiment
+from dithc.core.artifacts import CheckpointStore, Manifest
+from dithc.core.integrity import dump_checksummed_line
 from dithc.data import write_png
 
 PNG = b"\x89PNG"
@@ -48,7 +48,7 @@ def metrics(folder: Path) -> Path:
     """Write metrics.jsonl of thirty steps."""
     folder.mkdir(parents=True)
     rows = [{"step": step, "loss": 1 / step, "lr": 1e-4} for step in range(1, 31)]
-    (folder / "metrics.jsonl").write_text("".join(map(seal_line, rows)))
+    (folder / "metrics.jsonl").write_text("".join(map(dump_checksummed_line, rows)))
     return folder / "metrics.jsonl"
 
 
@@ -69,7 +69,7 @@ def test_array_is_described_with_its_range(said, tmp_path: Path) -> None:
 
 
 def test_checkpoint_and_store_are_described(said, tmp_path: Path) -> None:
-    store = Store(tmp_path / "run-0123")
+    store = CheckpointStore(tmp_path / "run-0123")
     saved = store.save(
         40, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={"seed": 7, "model": {"depth": 12}}
     )
@@ -99,7 +99,7 @@ def test_metrics_are_described_and_drawn(said, tmp_path: Path) -> None:
 
 
 def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
-    store = Store(tmp_path / "run-0123")
+    store = CheckpointStore(tmp_path / "run-0123")
     store.event("started", step=0)
     store.event("stopped", step=3, why="a signal")
     with (store.folder / "events.jsonl").open("a") as file:
@@ -114,7 +114,7 @@ def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store" / "run-0123")
+    store = CheckpointStore(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")
     saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
     manifest = tmp_path / "runs" / "base" / "step_0000030.json"
@@ -191,14 +191,14 @@ ODD_LINES["huge"] = f'{{"step": 2, "loss": {10**400}}}'
 
 @pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
 def test_metrics_that_are_none_are_passed_over(said, line: str, tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text(f"{seal_line({'step': 1, 'loss': 0.5})}{line}\n")
+    (tmp_path / "metrics.jsonl").write_text(f"{dump_checksummed_line({'step': 1, 'loss': 0.5})}{line}\n")
     assert "1 steps, 1 to 1" in said(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
 
 
 @pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
 @pytest.mark.slow
 def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> None:
-    content = experiment_of([Path(__file__).parents[2] / "workflow" / "small.yaml"]).model_dump(mode="json")
+    content = load_experiment([Path(__file__).parents[2] / "workflow" / "small.yaml"]).model_dump(mode="json")
     (tmp_path / "config.json").write_text(json.dumps(content))
     pipe = tmp_path / name.replace("score", next(iter(content["evaluations"])))
     pipe.parent.mkdir(parents=True, exist_ok=True)

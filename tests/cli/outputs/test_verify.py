@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from dithc.cli import main
-from dithc.core.artifacts import Manifest, Store
-from dithc.core.integrity import seal_line
+from dithc.core.artifacts import CheckpointStore, Manifest
+from dithc.core.integrity import dump_checksummed_line
 
 
 def write(path: Path) -> None:
@@ -37,7 +37,7 @@ def results(tmp_path: Path) -> Path:
     said = {"identity": {"path": "elsewhere", "sha256": "of the checkpoint"}, "files": entries[2:]}
     (folder / "shard-00002.json").write_text(json.dumps(said))
     Manifest(stage="latents", name="s2", spec={}, files=entries).write(folder / "manifest.json")
-    store = Store(tmp_path / "results" / "store" / "run-0123")
+    store = CheckpointStore(tmp_path / "results" / "store" / "run-0123")
     store.save(10, lambda inside: write(inside / "model.safetensors"), meta={})
     return tmp_path / "results"
 
@@ -167,7 +167,7 @@ def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]
 
     (results / "config.json").write_text("{}")
     experiment = SimpleNamespace(results=str(results.parent), name=results.name)
-    monkeypatch.setattr("dithc.config.experiment_of", lambda files: experiment)
+    monkeypatch.setattr("dithc.config.load_experiment", lambda files: experiment)
     monkeypatch.setattr("dithc.cli.main", workflow)
     return runs
 
@@ -225,7 +225,7 @@ def test_an_altered_record_of_staged_scenes_is_found_though_it_is_hidden(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = results / "latents" / "s2" / ".scenes.jsonl"
-    record.write_text(seal_line({"scene": "a"}) + seal_line({"scene": "b"}))
+    record.write_text(dump_checksummed_line({"scene": "a"}) + dump_checksummed_line({"scene": "b"}))
     assert main(["verify", str(results)]) == 0
     record.write_bytes(record.read_bytes().replace(b'"a"', b'"c"'))
     capsys.readouterr()

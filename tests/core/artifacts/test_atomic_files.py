@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dithc.core.artifacts import atomic_write, replacing
+from dithc.core.artifacts import atomic_replace, atomic_write
 
 
 def test_error_while_writing_leaves_the_earlier_file_and_no_leftover(tmp_path: Path):
     path = tmp_path / "a.json"
     atomic_write(path, "old")
-    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+    with pytest.raises(ZeroDivisionError), atomic_replace(path) as temporary:
         temporary.write_text(str(1 / len("")))
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import seal, unseal
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 
 
@@ -80,8 +80,8 @@ def test_fields_of_other_kinds_are_refused_whoever_sealed_them(change: dict[str,
     path = tmp_path / "manifest.json"
     Manifest(stage="fid", name="x", spec={}).write(path)
     for document in (path, Manifest.making_of(path)):
-        content = unseal(document.read_text())
+        content = load_checksummed(document.read_text())
         content |= {key: value for key, value in change.items() if key in content}
-        document.write_text(seal(content))
+        document.write_text(dump_checksummed(content))
     with pytest.raises(UserError, match="cannot be read"):
         Manifest.read(path)

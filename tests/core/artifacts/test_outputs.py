@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dithc.core.artifacts import Manifest, outputs
 from dithc.core.artifacts.outputs import MARKER_FILE, OutputFolder
-from dithc.core.integrity import seal
+from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
 
 NAMES = ("shard-00000.npy", "index.json", "manifest.json", ".manifest.made", "grid.png")
@@ -124,7 +124,7 @@ def test_file_in_the_way_of_a_planned_one_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == "thesis"
     outputs.write(tmp_path / "mine.html", "page")
     outputs.write(tmp_path / "mine.html", "new page")
-    (tmp_path / "sealed.json").write_text(seal({"a": 1}))
+    (tmp_path / "sealed.json").write_text(dump_checksummed({"a": 1}))
     outputs.check_file(tmp_path / "sealed.json", stage="train", name="run")
     finish(tmp_path / "tiles", stage="tiles")
     with pytest.raises(UserError, match="tiles set"):

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from dithc.core.artifacts import Manifest, Store
-from dithc.core.integrity import seal, unseal
+from dithc.core.artifacts import CheckpointStore, Manifest
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 
 
-def save(store: Store, step: int, content: bytes = b"weights", **meta: object) -> Store.Checkpoint:
+def save(store: CheckpointStore, step: int, content: bytes = b"weights", **meta: object) -> CheckpointStore.Checkpoint:
     said = meta or {"step": step}
     return store.save(step, lambda folder: [(folder / "model.safetensors").write_bytes(content)], meta=said)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "run-0123456789ab")
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "run-0123456789ab")
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "missing", "commit"])
@@ -86,9 +86,9 @@ def test_every_flipped_bit_of_a_commit_file_is_damage(store):
 def test_commit_file_without_files_or_of_another_step_is_damage_even_if_it_is_sealed(store):
     save(store, 2)
     path = store.path(2) / "checkpoint.json"
-    content = unseal(path.read_text())
+    content = load_checksummed(path.read_text())
     for change in ({"files": []}, {"step": 3}):
-        path.write_text(seal(content | change))
+        path.write_text(dump_checksummed(content | change))
         with pytest.raises(UserError, match="damaged"):
             store.open(2)
 
@@ -180,8 +180,8 @@ def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
     Manifest(
         stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}, files=entries
     ).write(out)
-    again, step = Store.of_run(out)
+    again, step = CheckpointStore.of_run(out)
     assert (again.folder.resolve(), step) == (store.folder.resolve(), 7)
     Manifest(stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}).write(out)
     with pytest.raises(UserError, match="lists no checkpoint"):
-        Store.of_run(out)
+        CheckpointStore.of_run(out)

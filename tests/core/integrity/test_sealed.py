@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc.config import experiment_of, load
-from dithc.core.integrity import content_of, has_seal, json_documents, seal, seal_line, unseal, unseal_lines
+from dithc.config import load, load_experiment
+from dithc.core.integrity import (
+    dump_checksummed,
+    dump_checksummed_line,
+    has_checksum,
+    json_documents,
+    load_checksummed,
+    load_checksummed_lines,
+    load_document,
+)
 from dithc.core.logging import UserError
 
 CONTENT = {"step": 2, "files": [{"path": "a.npy", "bytes": 7}], "name": "Küste \n ☃", "loss": 0.125, "seal of": None}
@@ -30,38 +38,38 @@ def flipped(text: str, bit: int) -> str:
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1))
 def test_what_was_sealed_comes_back_and_is_json_for_all(content: dict[str, object]) -> None:
-    text = seal(content)
-    assert unseal(text) == content
-    assert has_seal(text)
+    text = dump_checksummed(content)
+    assert load_checksummed(text) == content
+    assert has_checksum(text)
     assert {key: value for key, value in json.loads(text).items() if key != "seal"} == content
-    assert unseal_lines(seal_line(content)) == ([content], [])
-    assert {key: value for key, value in json.loads(seal_line(content)).items() if key != "crc"} == content
+    assert load_checksummed_lines(dump_checksummed_line(content)) == ([content], [])
+    assert {key: value for key, value in json.loads(dump_checksummed_line(content)).items() if key != "crc"} == content
 
 
 def test_every_flipped_bit_of_a_document_is_found() -> None:
-    text = seal(CONTENT)
+    text = dump_checksummed(CONTENT)
     for bit in range(8 * len(text.encode())):
         altered = flipped(text, bit)
-        assert has_seal(altered), f"bit {bit}: it no longer looks as if it had had a seal"
+        assert has_checksum(altered), f"bit {bit}: it no longer looks as if it had had a seal"
         with pytest.raises(ValueError):
-            unseal(altered)
+            load_checksummed(altered)
 
 
 def test_document_that_is_cut_or_grows_is_found() -> None:
-    text = seal(CONTENT)
+    text = dump_checksummed(CONTENT)
     for cut in range(len(text)):
         with pytest.raises(ValueError):
-            unseal(text[:cut])
+            load_checksummed(text[:cut])
     for more in (" ", "\n", "{}"):
         with pytest.raises(ValueError):
-            unseal(text + more)
+            load_checksummed(text + more)
 
 
 def test_document_without_a_seal_is_rejected() -> None:
     for text in (json.dumps({"a": 1}), "[]", "1", "", "null"):
         with pytest.raises(ValueError, match="changed after it was written: its seal is missing"):
-            unseal(text)
-        assert not has_seal(text)
+            load_checksummed(text)
+        assert not has_checksum(text)
 
 
 EDITS = {
@@ -81,22 +89,22 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_what_an_editor_leaves_is_a_changed_document(edit: Callable[[str], str], tmp_path: Path) -> None:
-    text = edit(seal(CONTENT))
+    text = edit(dump_checksummed(CONTENT))
     path = tmp_path / "config.json"
     path.write_bytes(text.encode())
-    assert has_seal(text)
-    for attempt in (lambda: unseal(text), lambda: content_of(text), lambda: json_documents.read(path)):
+    assert has_checksum(text)
+    for attempt in (lambda: load_checksummed(text), lambda: load_document(text), lambda: json_documents.read(path)):
         with pytest.raises(json_documents.Altered, match="changed after it was written"):
             attempt()
     with pytest.raises(UserError, match=r"config\.json was changed after it was written\n  got"):
         load(path)
     with pytest.raises(UserError, match=r"config\.json was changed after it was written\n  got"):
-        experiment_of([path])
+        load_experiment([path])
 
 
 def test_a_document_larger_than_its_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "lock.json"
-    path.write_text(seal(CONTENT))
+    path.write_text(dump_checksummed(CONTENT))
     assert json_documents.read(path, most=1 << 10) == CONTENT
     with pytest.raises(json_documents.Altered, match=r"lock\.json: .*more than 6\.10352e-05 MiB"):
         json_documents.read(path, most=64)
@@ -104,32 +112,37 @@ def test_a_document_larger_than_its_limit_is_not_read(tmp_path: Path) -> None:
 
 def test_number_that_is_not_finite_is_not_sealed() -> None:
     with pytest.raises(ValueError):
-        seal({"fid": float("nan")})
+        dump_checksummed({"fid": float("nan")})
 
 
 def test_every_flipped_bit_of_lines_is_found() -> None:
     """A flipped bit, also in a line end, never yields a row that was not written, and is always reported."""
     rows = [{"step": step, "loss": 1.0 / step, "word": "J*j\n"} for step in range(1, 4)]
-    text = "".join(map(seal_line, rows))
+    text = "".join(map(dump_checksummed_line, rows))
     for bit in range(8 * len(text) - 8):  # except the last line end
-        found, altered = unseal_lines(flipped(text, bit))
+        found, altered = load_checksummed_lines(flipped(text, bit))
         assert altered, f"bit {bit}"
         assert all(row in rows for row in found), f"bit {bit}"
         assert len(found) >= 1
 
 
 def test_line_that_a_kill_tore_is_passed_over_and_no_damage() -> None:
-    line = seal_line({"step": 2, "loss": 0.5})
+    line = dump_checksummed_line({"step": 2, "loss": 0.5})
     for cut in range(1, len(line) - 3):
-        found, altered = unseal_lines(seal_line({"step": 1}) + line[:cut] + "\n" + seal_line({"step": 3}))
+        found, altered = load_checksummed_lines(
+            dump_checksummed_line({"step": 1}) + line[:cut] + "\n" + dump_checksummed_line({"step": 3})
+        )
         assert ([row["step"] for row in found], altered) == ([1, 3], []), f"cut at {cut}"
 
 
 def test_an_altered_end_of_the_last_line_is_found_and_a_line_half_written_is_passed_over() -> None:
-    assert unseal_lines('{"step": 1}\n' + seal_line({"step": 3}) + '{"step": 4}\n') == ([{"step": 3}], [1, 3])
-    text = seal_line({"step": 1}) + seal_line({"step": 2})
+    assert load_checksummed_lines('{"step": 1}\n' + dump_checksummed_line({"step": 3}) + '{"step": 4}\n') == (
+        [{"step": 3}],
+        [1, 3],
+    )
+    text = dump_checksummed_line({"step": 1}) + dump_checksummed_line({"step": 2})
     for bit in range(8):
-        found, altered = unseal_lines(flipped(text, 8 * (len(text) - 1) + bit))
+        found, altered = load_checksummed_lines(flipped(text, 8 * (len(text) - 1) + bit))
         assert (found, altered) == ([{"step": 1}], [2])
     for cut in range(len(text) // 2 + 1, len(text) - 1):
-        assert unseal_lines(text[:cut]) == ([{"step": 1}], [])
+        assert load_checksummed_lines(text[:cut]) == ([{"step": 1}], [])

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dithc.cli import main
-from dithc.core.logging import MetricsWriter, escaping, logger, problem, progress, read_metrics, setup
+from dithc.core.logging import MetricsWriter, escaping, get_logger, progress, read_metrics, setup_logging, user_error
 from dithc.core.logging.messages import _Line
 
 
 def test_limit_on_the_size_of_files_has_its_own_fix() -> None:
     full, limit = (
-        problem("x", got=OSError(number, "x"), expected="room", fix="free space")
+        user_error("x", got=OSError(number, "x"), expected="room", fix="free space")
         for number in (errno.ENOSPC, errno.EFBIG)
     )
     assert "fix:      free space" in str(full)
@@ -41,7 +41,7 @@ def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
 
     printable(escaping.escaped(text), lines=1)
     assert escaping.escaped(text) == text or not text.isprintable()
-    printable(str(problem(f"a {text}", got=text, expected=text, fix=text)), lines=4 + 4 * text.count("\n    "))
+    printable(str(user_error(f"a {text}", got=text, expected=text, fix=text)), lines=4 + 4 * text.count("\n    "))
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Line(rank=0))
@@ -68,11 +68,11 @@ def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pyte
 
 
 def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    setup(rank=3)
-    logger("dithc.train.loop").info("hidden")
-    logger("dithc.train.loop").warning("shown")
-    setup(rank=0)
-    logger("dithc.train.loop").info("spoken")
+    setup_logging(rank=3)
+    get_logger("dithc.train.loop").info("hidden")
+    get_logger("dithc.train.loop").warning("shown")
+    setup_logging(rank=0)
+    get_logger("dithc.train.loop").info("spoken")
     text = capsys.readouterr().err
     assert "hidden" not in text
     assert "r3 | " in text

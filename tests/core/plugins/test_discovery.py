@@ -19,12 +19,12 @@ def test_extension_is_found_with_its_package_and_loaded_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bring(tmp_path, monkeypatch, package="mine", version="2.5", samplers={"last": f"{HERE}:Last"} | BROKEN)
-    found = extensions.find("samplers", "last", built_in=("ddim",))
+    found = extensions.find_plugin("samplers", "last", built_in=("ddim",))
     assert (found.package, found.version, found.target) == ("mine", "2.5", f"{HERE}:Last")
     assert str(found) == "last (mine 2.5)"
     assert found.load() is Last
-    assert [one.name for one in extensions.installed("samplers")] == ["absent", "broken", "last"]
-    assert extensions.installed("codecs") == []
+    assert [one.name for one in extensions.list_plugins("samplers")] == ["absent", "broken", "last"]
+    assert extensions.list_plugins("codecs") == []
 
 
 def test_package_that_cannot_be_imported_is_told_when_it_is_named(
@@ -35,7 +35,7 @@ def test_package_that_cannot_be_imported_is_told_when_it_is_named(
     bring(tmp_path, monkeypatch, samplers=BROKEN)
     for name, cause in (("broken", "SystemExit: no licence here"), ("absent", "AttributeError")):
         with pytest.raises(UserError, match=rf"'{name}' of mine 1.0 [\s\S]*{cause}[\s\S]*fix: "):
-            extensions.find("samplers", name).load()
+            extensions.find_plugin("samplers", name).load()
 
 
 def test_name_that_nobody_or_that_two_packages_bring_is_refused(
@@ -43,10 +43,10 @@ def test_name_that_nobody_or_that_two_packages_bring_is_refused(
 ) -> None:
     bring(tmp_path, monkeypatch, package="one", samplers={"last": f"{HERE}:Last"})
     with pytest.raises(UserError, match=r"'lost' is neither[\s\S]*last \(one 1.0\)[\s\S]*ddim[\s\S]*pip install"):
-        extensions.find("samplers", "lost", built_in=("ddim",))
+        extensions.find_plugin("samplers", "lost", built_in=("ddim",))
     bring(tmp_path, monkeypatch, package="other", samplers={"last": f"{HERE}:Last"})
     with pytest.raises(UserError, match=r"several packages[\s\S]*one 1.0, other 1.0[\s\S]*pip uninstall"):
-        extensions.find("samplers", "last")
+        extensions.find_plugin("samplers", "last")
 
 
 def test_nothing_is_looked_for_where_everything_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:

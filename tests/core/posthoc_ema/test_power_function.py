@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from dithc.core.posthoc_ema import Profile, combine, decay_at
+from dithc.core.posthoc_ema import PowerFunctionProfile, combine_profiles, decay_at_step
 from dithc.core.posthoc_ema.power_function import _products, gamma_of
 
 LENGTHS = (0.05, 0.1)
@@ -27,20 +27,25 @@ def test_lengths_of_the_paper_have_its_exponents() -> None:
 def test_decays_make_a_profile_of_that_deviation(length: float) -> None:
     share = np.zeros(20_000)
     for step in range(1, len(share) + 1):
-        decay = decay_at(step, length=length)
+        decay = decay_at_step(step, length=length)
         share[: step - 1] *= decay
         share[step - 1] = 1 - decay
     times = (np.arange(len(share)) + 0.5) / len(share)
     mean = share @ times
     assert share.sum() == pytest.approx(1.0, abs=1e-12)
     assert math.sqrt(share @ (times - mean) ** 2) == pytest.approx(length, rel=1e-3)
-    assert decay_at(1, length=length) == 0.0
+    assert decay_at_step(1, length=length) == 0.0
 
 
 def test_products_are_the_integrals_of_two_profiles() -> None:
-    chosen = [Profile(50, 0.03), Profile(70, 0.25), Profile(100, 0.1), Profile(100, 0.07)]
+    chosen = [
+        PowerFunctionProfile(50, 0.03),
+        PowerFunctionProfile(70, 0.25),
+        PowerFunctionProfile(100, 0.1),
+        PowerFunctionProfile(100, 0.07),
+    ]
 
-    def density(one: Profile, t: float) -> float:
+    def density(one: PowerFunctionProfile, t: float) -> float:
         gamma = gamma_of(one.length)
         return (gamma + 1) / one.step * (t / one.step) ** gamma if t <= one.step else 0.0
 
@@ -60,7 +65,7 @@ def walk() -> dict[float, np.ndarray]:
     for length, rows in kept.items():
         average = np.zeros(64)
         for step in range(1, STEPS + 1):
-            average += (1 - decay_at(step, length=length)) * (weights[step - 1] - average)
+            average += (1 - decay_at_step(step, length=length)) * (weights[step - 1] - average)
             rows[step - 1] = average
     return kept
 
@@ -69,9 +74,9 @@ def test_average_made_of_stored_ones_is_the_one_that_was_kept() -> None:
     kept, every = walk(), STEPS // STORED
     for until, most in ((STEPS, 0.04), (STEPS - every // 3, 0.04), (STEPS // 2, 0.15)):
         steps = sorted({*range(every, until + 1, every), until})
-        stored = [Profile(step, length) for step in steps for length in LENGTHS]
+        stored = [PowerFunctionProfile(step, length) for step in steps for length in LENGTHS]
         for length in (0.07, 0.15, 0.2, 0.03):
-            found = combine(Profile(until, length), stored)
+            found = combine_profiles(PowerFunctionProfile(until, length), stored)
             made = sum(share * kept[one.length][one.step - 1] for share, one in zip(found.shares, stored, strict=True))
             truth = kept[length][until - 1]
             error = np.linalg.norm(made - truth)
@@ -83,7 +88,10 @@ def test_more_stored_averages_miss_less_and_shares_are_together_one() -> None:
     misfits = []
     for count in (1, 2, 4, 8, 16, 64):
         steps = [STEPS * number // count for number in range(1, count + 1)]
-        found = combine(Profile(STEPS, 0.07), [Profile(step, length) for step in steps for length in LENGTHS])
+        found = combine_profiles(
+            PowerFunctionProfile(STEPS, 0.07),
+            [PowerFunctionProfile(step, length) for step in steps for length in LENGTHS],
+        )
         assert sum(found.shares) == pytest.approx(1.0, abs=1e-9)
         misfits.append(found.misfit)
     assert misfits == sorted(misfits, reverse=True)
@@ -93,16 +101,18 @@ def test_more_stored_averages_miss_less_and_shares_are_together_one() -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_stored_length_is_the_stored_average_itself(length: float) -> None:
     steps = range(100, STEPS + 1, 100)
-    stored = [Profile(step, each) for step in (*steps, STEPS) for each in LENGTHS]
-    found = combine(Profile(STEPS, length), stored)
-    truth = [float(one == Profile(STEPS, length)) for one in stored]
+    stored = [PowerFunctionProfile(step, each) for step in (*steps, STEPS) for each in LENGTHS]
+    found = combine_profiles(PowerFunctionProfile(STEPS, length), stored)
+    truth = [float(one == PowerFunctionProfile(STEPS, length)) for one in stored]
     np.testing.assert_allclose(found.shares, truth, atol=1e-7)
     assert found.misfit < 1e-6
 
 
 def test_neighbouring_steps_of_a_long_training_do_not_cancel() -> None:
     last = 9_999_999
-    stored = [Profile(last - number, length) for number in range(20) for length in LENGTHS]
-    found = combine(Profile(last, 0.07), stored)
+    stored = [PowerFunctionProfile(last - number, length) for number in range(20) for length in LENGTHS]
+    found = combine_profiles(PowerFunctionProfile(last, 0.07), stored)
     assert sum(map(abs, found.shares)) < 1.5
-    assert found.misfit == pytest.approx(combine(Profile(last, 0.07), stored[:2]).misfit, rel=0.01)
+    assert found.misfit == pytest.approx(
+        combine_profiles(PowerFunctionProfile(last, 0.07), stored[:2]).misfit, rel=0.01
+    )

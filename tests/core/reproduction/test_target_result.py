@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.core.reproduction import Cell, Document, Picture, Series, published
+from dithc.core.reproduction import ResultCell, ResultImage, Series, TargetResult, published_value
 
-CELL = Cell(
+CELL = ResultCell(
     id="cftp", row="112 S/2", column="CFTP s", quantity="seconds", status="measured", value=2.0, published=2.5, file="a"
 )
 
 
 def test_document_is_read_as_it_was_written() -> None:
-    written = Document(
+    written = TargetResult(
         target="fig9",
         title="steps",
         paper="Figure 9",
@@ -22,13 +22,13 @@ def test_document_is_read_as_it_was_written() -> None:
         machine={"cores": 2},
         cells=(CELL, replace(CELL, id="dp", status="skipped", value=None, reason="no room", file="")),
         series=(Series(label="a", kind="measured", x=(1.0, 2.0), y=(3.0, None)),),
-        images=(Picture(label="p", path="p.png"),),
+        images=(ResultImage(label="p", path="p.png"),),
     )
     text = written.to_json()
-    assert Document.from_json(text) == written
+    assert TargetResult.from_json(text) == written
     assert '"ratio": 0.8' in text
     with pytest.raises(ValueError, match="changed after it was written"):
-        Document.from_json(text.replace("2.5", "2.6"))
+        TargetResult.from_json(text.replace("2.5", "2.6"))
 
 
 @pytest.mark.parametrize(
@@ -51,23 +51,23 @@ def test_cell_that_contradicts_itself_is_refused(change: dict[str, object], said
 
 def test_document_of_two_equal_cells_or_uneven_curves_is_refused() -> None:
     with pytest.raises(ValueError, match="same id"):
-        Document(target="table2", title="", paper="", scale="ci", cells=(CELL, CELL))
+        TargetResult(target="table2", title="", paper="", scale="ci", cells=(CELL, CELL))
     with pytest.raises(ValueError, match="of y"):
         Series(label="a", kind="measured", x=(1.0,), y=())
     with pytest.raises(ValueError, match="target"):
-        Document(target="table5", title="", paper="", scale="ci")
+        TargetResult(target="table5", title="", paper="", scale="ci")
 
 
 def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
     for text in ("", "{}", "[1]"):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(UserError, match="rebuild the target"):
-            Document.read(tmp_path / "a.json")
+            TargetResult.read(tmp_path / "a.json")
 
 
 def test_published_numbers_are_found_by_row_and_column() -> None:
-    assert published("table2", "112 L/2", "CFTP s") == 9.92
-    assert published("table2", "112 XL/2", "DP s") is None
-    assert published("table4", "down_proj", "Speed-up") == 35.49
-    assert published("fig9", "+ AutoMem", "Speed-up") == 6.7
-    assert published("fig9", "none", "Speed-up") is None
+    assert published_value("table2", "112 L/2", "CFTP s") == 9.92
+    assert published_value("table2", "112 XL/2", "DP s") is None
+    assert published_value("table4", "down_proj", "Speed-up") == 35.49
+    assert published_value("fig9", "+ AutoMem", "Speed-up") == 6.7
+    assert published_value("fig9", "none", "Speed-up") is None

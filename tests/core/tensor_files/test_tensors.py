@@ -12,7 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from dithc.core.logging import UserError
-from dithc.core.tensor_files import Piece, TensorFile, assemble, numbered, read_tensors, write_file, write_tensors
+from dithc.core.tensor_files import (
+    TensorFile,
+    TensorPiece,
+    assemble,
+    read_tensors,
+    shard_name,
+    write_file,
+    write_tensors,
+)
 
 MIXED = {
     "weight": torch.randn(7, 5),
@@ -41,7 +49,7 @@ def test_files_are_those_of_the_library_of_the_format(tmp_path):
 
 
 def test_entry_of_a_file_is_its_hash_and_size_and_equal_content_gives_equal_bytes_in_any_order(tmp_path):
-    pieces, path = [Piece.whole(name, value) for name, value in MIXED.items()], tmp_path / "a.safetensors"
+    pieces, path = [TensorPiece.whole(name, value) for name, value in MIXED.items()], tmp_path / "a.safetensors"
     entries = [write_file(path, TensorFile.of(order)) for order in (pieces, pieces[::-1])]
     content = path.read_bytes()
     entry = {"path": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
@@ -64,10 +72,10 @@ def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
         for start, stop in itertools.pairwise(cuts):
             values = source.narrow(dim or 0, start, stop - start)
             rank = data.draw(st.integers(0, count - 1))
-            parts[rank].append(Piece(name=name, values=values, shape=shape, dim=dim, start=start))
+            parts[rank].append(TensorPiece(name=name, values=values, shape=shape, dim=dim, start=start))
         whole[name] = value
     for rank in range(count):
-        write_file(folder / numbered("model.safetensors", rank, count), TensorFile.of(parts[rank]))
+        write_file(folder / shard_name("model.safetensors", rank, count), TensorFile.of(parts[rank]))
     found = read_tensors(folder / "model.safetensors")
     assert set(found) == set(whole)
     assert all(torch.equal(found[name], value) for name, value in whole.items())
@@ -76,7 +84,7 @@ def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
 def test_cut_is_said_in_the_metadata(tmp_path):
     whole = torch.randn(4, 6)
     path = tmp_path / "a.safetensors"
-    write_file(path, TensorFile.of([Piece(name="w", values=whole[:, 2:4], shape=(4, 6), dim=1, start=2)]))
+    write_file(path, TensorFile.of([TensorPiece(name="w", values=whole[:, 2:4], shape=(4, 6), dim=1, start=2)]))
     with safe_open(path, framework="pt") as file:
         assert list(file.keys()) == ["w@2"]
         assert json.loads(file.metadata()["pieces"]) == {"w@2": {"name": "w", "shape": [4, 6], "dim": 1, "start": 2}}
@@ -87,23 +95,25 @@ def test_cut_is_said_in_the_metadata(tmp_path):
 def test_pieces_that_do_not_make_a_whole_are_refused(fault):
     values = torch.arange(6.0)
     start = {"gap": 4, "overlap": 2}.get(fault, 3)
-    second = Piece(name="w", values=values[start:], shape=(6,) if fault != "shape" else (2, 3), dim=None, start=start)
+    second = TensorPiece(
+        name="w", values=values[start:], shape=(6,) if fault != "shape" else (2, 3), dim=None, start=start
+    )
     with pytest.raises(UserError, match="tensor w cannot be assembled"):
-        assemble([Piece(name="w", values=values[:3], shape=(6,), dim=None), second])
+        assemble([TensorPiece(name="w", values=values[:3], shape=(6,), dim=None), second])
 
 
 def test_files_of_one_name_and_count_are_read_together(tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(UserError, match="no such file"):
         read_tensors(path)
-    one, two = (tmp_path / numbered("model.safetensors", number, 2) for number in range(2))
+    one, two = (tmp_path / shard_name("model.safetensors", number, 2) for number in range(2))
     write_tensors(one, {"one": torch.zeros(3)})
     with pytest.raises(UserError, match=r"model-00002-of-00002.safetensors missing"):
         read_tensors(path)
     write_tensors(two, {"two": torch.zeros(3)})
     write_tensors(tmp_path / "model-extra-00001-of-00001.safetensors", {"other": torch.zeros(1)})
     assert set(read_tensors(path)) == {"one", "two"}
-    write_tensors(tmp_path / numbered("model.safetensors", 0, 3), {})
+    write_tensors(tmp_path / shard_name("model.safetensors", 0, 3), {})
     with pytest.raises(UserError, match=r"shards of \[2, 3\] files"):
         read_tensors(path)
 

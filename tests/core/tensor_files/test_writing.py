@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dithc.core.tensor_files import writing
-from dithc.core.tensor_files.writing import NewFile, whole_blocks
+from dithc.core.tensor_files.writing import DirectFileWriter, whole_blocks
 
 BLOCK = 4 * PAGESIZE
 LENGTHS = [0, 1, PAGESIZE - 1, PAGESIZE, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + PAGESIZE, 5 * BLOCK + 77]
@@ -29,7 +29,7 @@ def content(length: int) -> bytes:
 
 
 def write(path: Path, said: bytes, *, part: int = 999) -> None:
-    with NewFile(path) as file:
+    with DirectFileWriter(path) as file:
         for block in whole_blocks(memoryview(said)[at : at + part] for at in range(0, len(said), part)):
             file.write(block)
         file.flush()
@@ -87,7 +87,7 @@ def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path
 def test_whole_blocks_are_written_past_the_cache_where_it_can_be(tmp_path, monkeypatch):
     written, direct = os.write, []
     monkeypatch.setattr(os, "write", lambda file, block: (direct.append(is_direct(file)), written(file, block))[1])
-    with NewFile(tmp_path / "a") as probe:
+    with DirectFileWriter(tmp_path / "a") as probe:
         if not is_direct(probe._file):
             pytest.skip(f"the file system of {tmp_path} takes no direct writes")
     write(tmp_path / "a", content(2 * BLOCK + 5))

@@ -23,8 +23,8 @@ from dithc.core.tensor_files import read_external
 from dithc.core.weights import content_of, files_of, unwrapped
 from dithc.core.weights.files import WRAPPERS
 from dithc.evaluate import load_extractor
-from dithc.latents.codecs.torchscript import ScriptedNetwork
-from dithc.model import DiT, DiTConfig, diffusers_keys, official_state
+from dithc.latents.codecs.torchscript import TorchScriptAutoencoder
+from dithc.model import DiT, DiTConfig, diffusers_keys, official_state_dict
 from dithc.train.checkpoints import read_weights
 
 CONFIG = DiTConfig(
@@ -80,14 +80,16 @@ NOT_WEIGHTS = {
 def test_every_reader_identifies_a_file_that_contains_something_else(kind, name, tmp_path):
     path = tmp_path / name
     path.write_bytes(NOT_WEIGHTS[kind])
-    program = codecs.Torchscript(kind="torchscript", path=str(path), trust=True, latent_channels=4, factor=8, scale=1.0)
+    program = codecs.TorchScriptCodecConfig(
+        kind="torchscript", path=str(path), trust=True, latent_channels=4, factor=8, scale=1.0
+    )
     readers = {
         "weights": lambda: read_weights(path, CONFIG, weights="ema"),
         "inception": lambda: load_extractor("inception", path),
         "squeezenet": lambda: load_extractor("squeezenet", path),
         "classifier": lambda: load_extractor("classifier", path),
         "torchscript": lambda: load_extractor("torchscript", path, trust=True),
-        "program": lambda: ScriptedNetwork(program),
+        "program": lambda: TorchScriptAutoencoder(program),
     }
     for reader, read in readers.items():
         with pytest.raises(UserError) as caught:
@@ -149,7 +151,7 @@ def test_weights_of_wrapped_modules_are_read_with_one_log_line(file, tmp_path, c
     lines = [record.message for record in caplog.records if "wrapper" in record.message]
     assert len(lines) == (2 if file == "w.pt" else 1)  # one per set of weights
     assert all(one in lines[0] for one in ("module.", "_orig_mod.", "_fsdp_wrapped_module."))
-    assert set(official_state(state)) == set(found)
+    assert set(official_state_dict(state)) == set(found)
 
 
 def shards(folder: Path, state, *, stem="diffusion_pytorch_model", index=True, count=3):

@@ -14,7 +14,7 @@ import pytest
 from dithc.config import datasets
 from dithc.core.artifacts import outputs
 from dithc.data import archives
-from dithc.data.archives import remove_abandoned, scratch
+from dithc.data.archives import remove_stale_folders, scratch_folder
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
 
@@ -30,7 +30,7 @@ def unpack(packed, entry, folder):
         print("unpacking", flush=True)
         sys.stdin.read()
 zip_products._unpack = unpack
-list(read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), Path(sys.argv[1])))
+list(read_scenes(datasets.Sentinel2Source(kind="sentinel2", path="x"), Path(sys.argv[1])))
 """
 
 
@@ -85,22 +85,22 @@ def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is
     (used,) = set(room.iterdir()) - {left}
     killed(dead)
     assert left.exists()
-    source = datasets.Sentinel2(kind="sentinel2", path="x")
+    source = datasets.Sentinel2Source(kind="sentinel2", path="x")
     (scene,) = read_scenes(source, packed)  # another staging process with the same archive
     assert isinstance(scene, Scene), scene.refused
     assert list(room.iterdir()) == [used]
     assert [path for path in used.rglob("*") if path.is_file()]
     killed(living)
-    remove_abandoned()
+    remove_stale_folders()
     assert not any(room.iterdir())
 
 
 def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
-    with scratch(Path("x.zip")) as folder:
-        sweeper = threading.Thread(target=remove_abandoned)
+    with scratch_folder(Path("x.zip")) as folder:
+        sweeper = threading.Thread(target=remove_stale_folders)
         sweeper.start()
         sweeper.join()
-        remove_abandoned()
+        remove_stale_folders()
         assert folder.is_dir()
     assert not folder.exists()
 
@@ -118,7 +118,7 @@ def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) 
     outputs.make_scratch(room / f"{mine}abandoned")
     (room / f"{mine}abandoned" / "S2A.SAFE").mkdir()
     (room / f"{mine}abandoned" / "link").symlink_to(elsewhere)
-    remove_abandoned()
+    remove_stale_folders()
     assert {path.name for path in room.iterdir()} == {
         f"{mine}link",
         f"{mine}file",
@@ -137,8 +137,8 @@ def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_
         raise error
 
     monkeypatch.setattr(archives.fcntl, "flock", flock)
-    with scratch(Path("x.zip")) as folder:
-        remove_abandoned()
+    with scratch_folder(Path("x.zip")) as folder:
+        remove_stale_folders()
         assert folder.is_dir()
     assert not any(room.iterdir())
 
@@ -159,7 +159,7 @@ def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replac
         return whole(folder)
 
     monkeypatch.setattr(archives, "_locked", locked)
-    with scratch(Path("x.zip")) as folder:
+    with scratch_folder(Path("x.zip")) as folder:
         assert folder != stolen[0]
         assert folder.is_dir()
     assert not any(room.iterdir())

@@ -10,7 +10,7 @@ from rasterio.transform import from_origin
 
 from dithc.cli import main
 from dithc.core.artifacts import Manifest, digest
-from dithc.sample.shards import Shards
+from dithc.sample.shards import ImageShards
 
 BANDS, SIDE, SIZE, OFFSET = ["B02", "B03", "B04"], 32, 16, -1000
 LEFT, TOP, GSD = 300_000.0, 4_600_020.0, 10.0
@@ -64,7 +64,7 @@ def write_samples(root: Path, out: Path, *, codec: str) -> Path:
     """Write shards and a manifest like `dithc sample`."""
     images, labels = scaled_images(), [0] * IMAGES
     out.parent.mkdir(parents=True)
-    shards = Shards(folder=out.parent, total=IMAGES, identity="any")
+    shards = ImageShards(folder=out.parent, total=IMAGES, identity="any")
     rgb = np.zeros((IMAGES, 3, SIZE, SIZE), np.uint8)
     for shard in range(shards.count):
         here = list(shards.indices(shard))
@@ -95,7 +95,7 @@ def scene_samples(results: Path, tmp_path: Path) -> Path:
     image = np.random.default_rng(8).normal(0, 0.3, (1, *SCENE)).astype(np.float16)
     image[0, 1, 699, :3] = [60, -60, 3000]
     out = tmp_path / "scene/manifest.json"
-    shards = Shards(folder=out.parent, total=1, identity="any", each=1)
+    shards = ImageShards(folder=out.parent, total=1, identity="any", each=1)
     out.parent.mkdir()
     shards.write(0, images=image.astype(np.float32), rgb=np.zeros((1, 3, 2, 2), np.uint8), labels=[0], seconds=1.0)
     way = {

@@ -15,7 +15,7 @@ from dithc.cli import main
 from dithc.core.artifacts import Manifest, outputs
 from dithc.core.logging import UserError
 from dithc.data import products
-from dithc.data.export import Generated, write
+from dithc.data.export import GeneratedImages, export_images
 from tests.data.export.conftest import (
     BANDS,
     GSD,
@@ -40,7 +40,7 @@ def physical(tiles: Path) -> np.ndarray:
 
 
 def test_generated_images_are_within_half_a_step_of_the_inverse_scaling(samples, tiles, tmp_path):
-    numbers = write(samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     files = sorted((tmp_path / "out").glob("*.tif"))
     assert [file.name for file in files] == [f"image-{i:06d}.tif" for i in range(IMAGES)]
     for file, wanted in zip(files, physical(tiles), strict=True):
@@ -58,7 +58,7 @@ def test_generated_images_are_within_half_a_step_of_the_inverse_scaling(samples,
 
 
 def test_file_says_what_it_is(samples, tmp_path):
-    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="65:67")
+    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="65:67")
     manifest = Manifest.read(tmp_path / "out/manifest.json", stage="export")
     assert [entry["path"] for entry in manifest.files] == ["image-000065.tif", "image-000066.tif"]
     assert manifest.verify(tmp_path / "out") == []
@@ -84,10 +84,10 @@ def test_file_says_what_it_is(samples, tmp_path):
 
 def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.data.export.images.VALUES", 3 * 1100 * 37)  # 37 rows at once
-    numbers = write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     path = tmp_path / "out/image-000000.tif"
     assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # no sidecar file
-    made = Generated(scene_samples)
+    made = GeneratedImages(scene_samples)
     wanted, clipped = made.bands.stored(made.physical(np.array([0])))
     assert list(numbers["clipped"].values()) == clipped.tolist()
     assert clipped[1] == 3
@@ -112,16 +112,16 @@ def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, 
 
 def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="written by rows"):
-        write(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
+        export_images(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
     monkeypatch.setattr("dithc.data.export.export_images.disk_usage", lambda path: SimpleNamespace(free=10_000_000))
     with pytest.raises(UserError, match="larger than the disk") as error:
-        write(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+        export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     assert "0.01 GB free" in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path):
-    numbers = write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
     assert numbers["images"] == 8
     assert sum(numbers["clipped"].values()) == 0
     for number, file in enumerate(sorted((tmp_path / "out").glob("*.tif"))):
@@ -140,7 +140,7 @@ def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path
 
 def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
     """The reader of plain arrays reads no-data value and place from the files."""
-    write(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
+    export_images(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()
     config = json.loads((tiles.parents[2] / "config.json").read_text())
     config["datasets"]["set"]["source"] |= {"path": str(tmp_path / "out"), "offset": 0.0, "check_offset": False}
@@ -164,7 +164,7 @@ def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
 def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
     root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder
     path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
-    write(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    export_images(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     for image in (3, 4):
         with rasterio.open(tmp_path / f"out/image-{image:06d}.tif") as source:
             assert (source.dtypes[0], source.nodata) == ("uint8", None)
@@ -215,7 +215,7 @@ def test_number_for_no_data_is_never_a_value():
 @pytest.mark.parametrize("select", ["", "5", "3:3", "5:2", "0:71", "-3:", "a:b", "0:3:2"])
 def test_selection_that_names_no_images_is_refused(samples, tmp_path, select):
     with pytest.raises(UserError, match="--select selects no images"):
-        write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
+        export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
     assert not (tmp_path / "out").exists()
 
 
@@ -223,12 +223,12 @@ def test_folder_of_other_things_is_left_alone(samples, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.tif").write_text("mine")
     with pytest.raises(UserError, match=r"mine\.tif"):
-        write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:2")
+        export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:2")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine.tif"]
 
 
 def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_path, monkeypatch):
-    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:3")
+    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:3")
 
     def killed(*_: object, **__: object) -> Path:
         raise KeyboardInterrupt
@@ -236,10 +236,10 @@ def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr("dithc.data.products.write_geotiff", killed)
         with pytest.raises(KeyboardInterrupt):
-            write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+            export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     assert len(list((tmp_path / "out").glob("*.tif"))) == 3
     (tmp_path / ".out.tmp.host.1").mkdir()  # left by a killed process
-    write(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
     names = [file.name for file in outputs.files_of(tmp_path / "out")]
     assert names == [".manifest.made", "image-000003.tif", "image-000004.tif", "manifest.json"]
@@ -265,7 +265,7 @@ def test_altered_shard_is_not_exported(results, tmp_path):
     content[-1] ^= 1
     shard.write_bytes(content)
     with pytest.raises(UserError, match="was changed after it was written"):
-        write(root / "samples/some/manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
+        export_images(root / "samples/some/manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -277,7 +277,7 @@ def test_samples_whose_tiles_were_made_anew_are_refused(results, tmp_path):
     manifest.inputs.update({path: "0" * 12 for path in manifest.inputs if "tiles" in path})
     manifest.write(lonely / "manifest.json")
     with pytest.raises(UserError, match=r"the tiles of .* were not found"):
-        write(lonely / "manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
+        export_images(lonely / "manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_options_of_weights_and_images_are_not_mixed(words, said, tmp_path, caps
 def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.data.export.zarr_store.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
-        write(samples, stage="sample", layout="zarr", out=tmp_path / "out")
+        export_images(samples, stage="sample", layout="zarr", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -308,8 +308,8 @@ def test_zarr_opened_by_xarray_has_the_values_of_the_files(samples, tiles, tmp_p
     import xarray
 
     manifest = samples if stage == "sample" else tiles
-    numbers = write(manifest, stage=stage, layout="zarr", out=tmp_path / "zarr")
-    write(manifest, stage=stage, layout="geotiff", out=tmp_path / "geotiff")
+    numbers = export_images(manifest, stage=stage, layout="zarr", out=tmp_path / "zarr")
+    export_images(manifest, stage=stage, layout="geotiff", out=tmp_path / "geotiff")
     store = xarray.open_zarr(tmp_path / "zarr/images.zarr", consolidated=False, chunks=None)
     files = sorted((tmp_path / "geotiff").glob("*.tif"))
     assert store.images.shape[0] == numbers["images"] == len(files)

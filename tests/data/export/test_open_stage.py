@@ -147,7 +147,7 @@ def latents(tiles, tmp_path):
     from dithc.latents import Latents, open_codec
 
     data = Tiles(tiles.parent)
-    codec = open_codec(codecs.PixelCodec(kind="pixel"), info=data.info)
+    codec = open_codec(codecs.PixelCodecConfig(kind="pixel"), info=data.info)
     Latents.encode(data, codec, tmp_path / "latents", tiles_digest="any")
     Manifest(stage="latents", name="set", spec={}).write(tmp_path / "latents/manifest.json")
     return tmp_path / "latents/manifest.json"

@@ -89,7 +89,7 @@ def compare(draws: random.Random, folder: Path) -> None:
     expected = gdal_validity(path)
     found = ~find_invalid(pixels, info.nodata, masked=info.masked).any(axis=0)
     np.testing.assert_array_equal(found, expected, err_msg=drawn)
-    source = datasets.GeoTiff.model_validate(
+    source = datasets.GeoTiffSource.model_validate(
         {
             "kind": "geotiff",
             "path": str(folder),
@@ -238,7 +238,7 @@ def test_every_altered_byte_of_a_deflated_mask_is_an_error(tmp_path: Path) -> No
 
 
 def bands_of(folder: Path, *bands: str) -> Scene | Rejection:
-    source = datasets.GeoTiff(kind="geotiff", path=str(folder), bands=[*bands], units="byte")
+    source = datasets.GeoTiffSource(kind="geotiff", path=str(folder), bands=[*bands], units="byte")
     (scene,) = read_scenes(source, folder)
     return scene
 
@@ -279,7 +279,7 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     pixels[:, :8] = 0  # valid zeros, which only a mask distinguishes
     here = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
     products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **here), bands=bands)
-    source = datasets.GeoTiff(
+    source = datasets.GeoTiffSource(
         kind="geotiff", path=str(tmp_path), bands=["R", "G", "B"], units=units, scale=info["scale"]
     )
     (scene,) = read_scenes(source, tmp_path)

@@ -7,12 +7,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Refused, Rejection, Scene
+from dithc.data.scene import Rejection, Scene, SceneRejectedError
 
 
 def reader(
     model: type[BaseModel], **declared: Any
-) -> tuple[Callable[..., list[Scene | Rejection]], Callable[..., Scene], Callable[..., Refused]]:
+) -> tuple[Callable[..., list[Scene | Rejection]], Callable[..., Scene], Callable[..., SceneRejectedError]]:
     """Return readers of a kind of source, which accept a folder and settings besides those declared."""
 
     def read_all(folder: Path, **settings: Any) -> list[Scene | Rejection]:
@@ -24,7 +24,7 @@ def reader(
         assert isinstance(scene, Scene), scene.refused
         return scene
 
-    def refusal(folder: Path, **settings: Any) -> Refused:
+    def refusal(folder: Path, **settings: Any) -> SceneRejectedError:
         (rejection,) = read_all(folder, **settings)
         assert isinstance(rejection, Rejection)
         refused = rejection.refused

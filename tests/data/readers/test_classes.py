@@ -9,12 +9,12 @@ import pytest
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data.readers import Scenes, read_scenes
+from dithc.data.readers import SceneSource, read_scenes
 from tests.data.readers.systems import touch
 
 
-def opened(folder: Path, **settings: Any) -> Scenes:
-    return read_scenes(datasets.ImageFolder(kind="image-folder", path=str(folder), **settings), folder)
+def opened(folder: Path, **settings: Any) -> SceneSource:
+    return read_scenes(datasets.ImageFolderSource(kind="image-folder", path=str(folder), **settings), folder)
 
 
 @pytest.mark.parametrize(

@@ -10,33 +10,38 @@ import rasterio
 from dithc.config import datasets
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
 
 BANDS = ["B02", "B03", "B04"]
 L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 
 
-def product(folder: Path, *, checksum: str = "skip", gsd_m: float = 10.0, **clouds: Any) -> Scene | Refused:
-    source = datasets.Sentinel2(
-        kind="sentinel2", path="x", checksum=checksum, bands=BANDS, gsd_m=gsd_m, clouds=datasets.ProductClouds(**clouds)
+def product(folder: Path, *, checksum: str = "skip", gsd_m: float = 10.0, **clouds: Any) -> Scene | SceneRejectedError:
+    source = datasets.Sentinel2Source(
+        kind="sentinel2",
+        path="x",
+        checksum=checksum,
+        bands=BANDS,
+        gsd_m=gsd_m,
+        clouds=datasets.ProductCloudsConfig(**clouds),
     )
     (found,) = read_scenes(source, folder)
     return found.refused if isinstance(found, Rejection) else found
 
 
-def arrays(folder: Path, *, bands: list[str] = BANDS, **clouds: Any) -> list[Scene | Refused]:
-    source = datasets.Sentinel2Array(
-        kind="sentinel2-array", path="x", bands=bands, units="dn", offset=0.0, clouds=datasets.Clouds(**clouds)
+def arrays(folder: Path, *, bands: list[str] = BANDS, **clouds: Any) -> list[Scene | SceneRejectedError]:
+    source = datasets.Sentinel2ArraySource(
+        kind="sentinel2-array", path="x", bands=bands, units="dn", offset=0.0, clouds=datasets.CloudsConfig(**clouds)
     )
     return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
 
 
-def mask_of(found: Scene | Refused) -> np.ndarray:
+def mask_of(found: Scene | SceneRejectedError) -> np.ndarray:
     assert isinstance(found, Scene), found
     return found.mask
 
 
-def refused(found: Scene | Refused, reason: Reason) -> Refused:
+def refused(found: Scene | SceneRejectedError, reason: Reason) -> SceneRejectedError:
     assert found.reason == reason
     return found
 
@@ -72,7 +77,7 @@ def test_classes_that_count_as_cloud_are_those_of_the_setting(
 @pytest.mark.parametrize("wrong", [[0], [1], [12]])
 def test_no_data_is_no_class_of_clouds(wrong: list[int]) -> None:
     with pytest.raises(ValueError, match="classes"):
-        datasets.ProductClouds(classes=wrong)
+        datasets.ProductCloudsConfig(classes=wrong)
 
 
 @pytest.mark.parametrize(("gsd_m", "file"), [(10.0, "20m"), (60.0, "60m")])
@@ -203,13 +208,13 @@ def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None
 
 def test_buffer_of_arrays_without_masks_is_refused_with_the_configuration() -> None:
     with pytest.raises(ValueError, match=r"clouds\.mask"):
-        datasets.Sentinel2Array(
+        datasets.Sentinel2ArraySource(
             kind="sentinel2-array",
             path="x",
             bands=BANDS,
             units="dn",
             offset=0.0,
-            clouds=datasets.Clouds(buffer_m=10.0),
+            clouds=datasets.CloudsConfig(buffer_m=10.0),
         )
 
 
@@ -217,9 +222,9 @@ UDM2 = {"names": "*_udm2*.tif", "clear": [1], "cloud": [0]}
 PLACE: dict[str, Any] = {"epsg": 32633, "transform": (3.0, 0.0, 5e5, 0.0, -3.0, 5e6)}
 
 
-def planet(folder: Path, **settings: Any) -> list[Scene | Refused]:
+def planet(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
     source = {"kind": "geotiff", "path": "x", "bands": BANDS, "units": "dn", **settings}
-    found = read_scenes(datasets.GeoTiff.model_validate(source), folder)
+    found = read_scenes(datasets.GeoTiffSource.model_validate(source), folder)
     return [one.refused if isinstance(one, Rejection) else one for one in found]
 
 
@@ -250,7 +255,7 @@ def test_mask_pattern_finds_the_mask_of_each_scene_by_the_start_of_its_name(deli
     assert "band" in refused(planet(delivery, clouds={"mask": UDM2 | {"band": 9}})[0], Reason.GRID_MISMATCH).expected
     (delivery / "20230511_101010_3B_udm2_clip.tif").unlink()
     kinds = [type(one) for one in planet(delivery, clouds={"mask": UDM2})]
-    assert kinds == [Scene, Scene, Refused, Refused]
+    assert kinds == [Scene, Scene, SceneRejectedError, SceneRejectedError]
 
 
 def test_mask_of_another_scene_is_not_used_although_it_begins_alike(tmp_path: Path) -> None:
@@ -276,4 +281,4 @@ def test_masks_of_scenes_with_a_file_per_band_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"names": "udm2.tif"}, {"clear": [255]}, {"clear": [1]}, {"cloud": [0]}])
 def test_mask_settings_without_a_single_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"pattern|share the value"):
-        datasets.MaskFile.model_validate(wrong)
+        datasets.MaskFileConfig.model_validate(wrong)

@@ -14,7 +14,7 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, Rejection, Scene
 from tests.data.readers.reading import reader
 
-read_all, _, _ = reader(datasets.Gaofen2, kind="gaofen2")
+read_all, _, _ = reader(datasets.Gaofen2Source, kind="gaofen2")
 
 
 def reasons(folder: Path, **settings: Any) -> list[Reason]:

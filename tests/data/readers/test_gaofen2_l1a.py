@@ -29,7 +29,7 @@ METRES = 20.0
 """Steps of a coordinate image per meter."""
 
 
-read_all, read_one, _ = reader(datasets.Gaofen2, kind="gaofen2")
+read_all, read_one, _ = reader(datasets.Gaofen2Source, kind="gaofen2")
 
 
 def refusals(folder: Path, **settings: Any) -> list[Rejection]:
@@ -135,18 +135,18 @@ def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: P
     for values, where, said in wrong:
         write_geotiff(path, values, **where)
         with pytest.raises(UserError, match=said) as told:
-            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+            read_scenes(datasets.Gaofen2Source(kind="gaofen2", path="x", dem=str(path)), product)
         assert all(word in str(told.value) for word in ("source.dem", "expected:", "fix:"))
     write_geotiff(path, heights, **place)
     with rasterio.open(path, "r+") as raster:
         raster.units = ("ft",)
     with pytest.raises(UserError, match="heights in 'ft'"):
-        read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+        read_scenes(datasets.Gaofen2Source(kind="gaofen2", path="x", dem=str(path)), product)
     whole = Path(dem).read_bytes()
     for spoilt in (whole[: len(whole) // 2], b"", b"no raster" * 99):
         path.write_bytes(spoilt)
         with pytest.raises(UserError, match=r"source\.dem"):
-            read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", dem=str(path)), product)
+            read_scenes(datasets.Gaofen2Source(kind="gaofen2", path="x", dem=str(path)), product)
 
 
 def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ def test_clutter_of_systems_leaves_one_product(product: Path, tmp_path: Path, is
         with tarfile.open(folder / f"{product.name}.tar.gz", "w:gz") as archive:
             archive.add(tmp_path / "in", "x")
     touch(folder, "more.rar")
-    scenes = read_scenes(datasets.Gaofen2(kind="gaofen2", path="x", height_m=100.0), folder)
+    scenes = read_scenes(datasets.Gaofen2Source(kind="gaofen2", path="x", height_m=100.0), folder)
     assert len(scenes) == 1
     scenes.look(0)
     assert scenes.left_out() == {".rar": 1}

@@ -11,7 +11,7 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data import stage_scenes
+from dithc.data import ingest_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason
 from tests.data.readers.reading import reader
@@ -21,7 +21,7 @@ LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset
 PLACE: dict[str, Any] = {"transform": (30.0, 0.0, 500_000.0, 0.0, -30.0, 4_400_000.0), "epsg": 32650}
 
 
-read_all, read_one, refusal = reader(datasets.GeoTiff, kind="geotiff")
+read_all, read_one, refusal = reader(datasets.GeoTiffSource, kind="geotiff")
 
 
 @pytest.fixture
@@ -67,8 +67,10 @@ def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_
     assert (one.notes, pages.notes) == ((), ("multi-page",))
     np.testing.assert_array_equal(pages.pixels, pixels[0])
     rendering = {"bands": ["a", "a", "a"], "low": 0, "high": 255}
-    dataset = datasets.Dataset.model_validate({"title": "x", "codec": "none", "source": source, "rendering": rendering})
-    assert stage_scenes(dataset, tmp_path / "in", out=tmp_path / "out")["notes"] == {"multi-page": 1}
+    dataset = datasets.DatasetConfig.model_validate(
+        {"title": "x", "codec": "none", "source": source, "rendering": rendering}
+    )
+    assert ingest_scenes(dataset, tmp_path / "in", out=tmp_path / "out")["notes"] == {"multi-page": 1}
     assert "further pages or frames, which are not read: 1;" in caplog.text
 
 
@@ -203,6 +205,6 @@ def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None
 )
 def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
     right = {"kind": "geotiff", "path": "x", "bands": ["R", "G", "B"], "units": "reflectance"}
-    datasets.GeoTiff.model_validate(right)
+    datasets.GeoTiffSource.model_validate(right)
     with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthetic"):
-        datasets.GeoTiff.model_validate({**right, **wrong})
+        datasets.GeoTiffSource.model_validate({**right, **wrong})

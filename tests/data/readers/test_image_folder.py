@@ -9,13 +9,13 @@ import pytest
 from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data import write_png
-from dithc.data.readers import Scenes, read_scenes
+from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.scene import Scene
 from tests.inputs.pictures import center_crop, read_rgb
 
 
-def open_folder(folder: Path, **settings: Any) -> Scenes:
-    return read_scenes(datasets.ImageFolder(kind="image-folder", path=str(folder), **settings), folder)
+def open_folder(folder: Path, **settings: Any) -> SceneSource:
+    return read_scenes(datasets.ImageFolderSource(kind="image-folder", path=str(folder), **settings), folder)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from dithc.core.clutter import is_clutter
 from dithc.core.logging import UserError
 from dithc.data import write_png
 from dithc.data.images import SUFFIXES
-from dithc.data.readers import Scenes, read_scenes
-from dithc.data.readers.listing import COMPANION, MASK, Listing, Paths
+from dithc.data.readers import SceneSource, read_scenes
+from dithc.data.readers.listing import COMPANION, MASK, Listing, PathList
 from tests.data.readers.systems import spoil, touch
 
 PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}
@@ -46,21 +46,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def listed(folder: Path, **settings: Any) -> list[str]:
-    source = datasets.GeoTiff(path=str(folder), **RASTER, **settings)
+    source = datasets.GeoTiffSource(path=str(folder), **RASTER, **settings)
     found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, wanted="scenes", fix="none")
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def opened(folder: Path, **settings: Any) -> Scenes:
+def opened(folder: Path, **settings: Any) -> SceneSource:
     """Return the scenes of a source after the first pass of staging."""
-    model = datasets.ImageFolder if settings["kind"] == "image-folder" else datasets.GeoTiff
+    model = datasets.ImageFolderSource if settings["kind"] == "image-folder" else datasets.GeoTiffSource
     scenes = read_scenes(model.model_validate({**settings, "path": str(folder)}), folder)
     for position in range(len(scenes)):
         scenes.look(position)
     return scenes
 
 
-def ids(scenes: Scenes) -> list[str]:
+def ids(scenes: SceneSource) -> list[str]:
     return [scenes.scene_id(position) for position in range(len(scenes))]
 
 
@@ -94,12 +94,12 @@ def test_links_to_folders_are_said_and_links_to_files_are_scenes(
 
 def test_many_paths_stand_in_little_and_are_the_same():
     paths = [Path("/a") / name for name in ("b.png", "ä/c.png", os.fsdecode(b"\xff.png"), "d")]
-    packed = Paths(iter(paths))
+    packed = PathList(iter(paths))
     assert (list(packed), packed[-1], packed[1:3], len(packed)) == (paths, paths[-1], paths[1:3], 4)
     assert list(pickle.loads(pickle.dumps(packed))) == paths
     with pytest.raises(IndexError):
         packed[4]
-    many = Paths(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
+    many = PathList(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
     assert len(pickle.dumps(many)) < 60 * 2000
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data.readers import Scenes, read_scenes
+from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.scene import Reason, Rejection, Scene
 
 Pack = Callable[[dict[str, bytes], Path], Path]
@@ -98,18 +98,18 @@ LAYOUTS: dict[str, Pack] = {
 }
 
 
-def open_pictures(path: Path, **settings: Any) -> Scenes:
-    source = datasets.ImageFolder(kind="image-folder", path="pictures", **{"size": 16, **settings})
+def open_pictures(path: Path, **settings: Any) -> SceneSource:
+    source = datasets.ImageFolderSource(kind="image-folder", path="pictures", **{"size": 16, **settings})
     return read_scenes(source, path)
 
 
-def by_hash(scenes: Scenes) -> dict[str, tuple[int, bytes, tuple[str, ...]]]:
+def by_hash(scenes: SceneSource) -> dict[str, tuple[int, bytes, tuple[str, ...]]]:
     found = [scene for scene in scenes if isinstance(scene, Scene)]
     assert len(found) == len(scenes)
     return {scene.sha256: (scene.label, scene.pixels.tobytes(), scene.notes) for scene in found}
 
 
-def refusals(scenes: Scenes) -> dict[str, tuple[Reason, str]]:
+def refusals(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
     return {
         scene.scene_id: (scene.refused.reason, scene.refused.got) for scene in scenes if isinstance(scene, Rejection)
     }

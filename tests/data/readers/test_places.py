@@ -25,7 +25,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "sentinel2-array": {"units": "dn", "bands": ["a", "b", "c"], "offset": 0.0},
     "gaofen2": {"bands": ["a", "b", "c"]},
 }
-SOURCES = {"geotiff": datasets.GeoTiff, "sentinel2-array": datasets.Sentinel2Array, "gaofen2": datasets.Gaofen2}
+SOURCES = {
+    "geotiff": datasets.GeoTiffSource,
+    "sentinel2-array": datasets.Sentinel2ArraySource,
+    "gaofen2": datasets.Gaofen2Source,
+}
 
 
 def write(path: Path, pixels: np.ndarray[Any, Any] = LAND, **options: Any) -> None:

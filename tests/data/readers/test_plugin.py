@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.config import Experiment, load
+from dithc.config import ExperimentConfig, load
 from dithc.core.logging import UserError
-from dithc.data import Tiles, cut_tiles, stage_scenes
+from dithc.data import Tiles, cut_tiles, ingest_scenes
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
 from tests.brought import HERE, bring, bring_example
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "scenes"
 
 
-def experiment(folder: Path, *, conditions: list[dict[str, Any]] | None = None, **source: Any) -> Experiment:
+def experiment(folder: Path, *, conditions: list[dict[str, Any]] | None = None, **source: Any) -> ExperimentConfig:
     dataset = {"title": "A set", "source": {"kind": "npz", "path": str(folder), "bands": BANDS} | source, "codec": "c"}
     dataset |= {"rendering": {"bands": BANDS[2::-1], "low": 1000, "high": 3000}, "tiles": {"size": 32}}
     dataset |= {"conditions": conditions or [{"kind": "airmass"}]}
@@ -45,7 +45,7 @@ def write(path: Path, pixels: Any, *, sun: float = 30.0) -> None:
 
 def tiles_of(folder: Path, out: Path, **settings: Any) -> Tiles:
     dataset = experiment(folder, **settings).datasets["d"]
-    stage_scenes(dataset, folder, out=out / "staged")
+    ingest_scenes(dataset, folder, out=out / "staged")
     cut_tiles(dataset, out / "staged", out=out / "tiles", seed=0)
     return Tiles(out / "tiles")
 
@@ -95,7 +95,7 @@ def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
 
 def test_scene_of_another_type_than_those_before_is_rejected(folder: Path, tmp_path: Path) -> None:
     write(folder / "z.npz", np.ones((4, 40, 40), np.uint8))
-    numbers = stage_scenes(experiment(folder).datasets["d"], folder, out=tmp_path / "staged")
+    numbers = ingest_scenes(experiment(folder).datasets["d"], folder, out=tmp_path / "staged")
     assert (numbers["accepted"], numbers["rejected"]) == (4, {"wrong_dtype": 1})
 
 

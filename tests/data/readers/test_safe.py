@@ -22,7 +22,7 @@ from tests.data.readers.reading import reader
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2, kind="sentinel2")
+read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 def band(product: Path, name: str) -> Path:

@@ -12,13 +12,13 @@ import yaml
 from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data.raster import read_raster, write_geotiff
-from dithc.data.scene import Reason, Refused
+from dithc.data.scene import Reason, SceneRejectedError
 from tests.data.readers.reading import reader
 
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 
 
-_, staged, refusal = reader(datasets.Sentinel2, kind="sentinel2", checksum="skip")
+_, staged, refusal = reader(datasets.Sentinel2Source, kind="sentinel2", checksum="skip")
 
 
 def keep(product: Path, *resolutions: str) -> None:
@@ -31,7 +31,7 @@ def digital(product: Path, name: str) -> np.ndarray:
     return read_raster(next(product.glob(f"GRANULE/*/IMG_DATA/*/*_{name}.jp2")))[0][0].astype(int)
 
 
-def advice(refused: Refused) -> list[dict[str, Any]]:
+def advice(refused: SceneRejectedError) -> list[dict[str, Any]]:
     """Return the settings in a fix, each alternative separately."""
     return [
         {key: value for setting in re.findall("`([^`]*)`", part) for key, value in yaml.safe_load(setting).items()}
@@ -123,7 +123,7 @@ def test_grid_finer_than_every_band_asked_for_is_refused_before_anything_is_read
 @pytest.mark.parametrize("bands", [[], ["B02", "B02"], ["B2"], ["B13"], ["SCL"]])
 def test_bands_that_are_none_or_named_twice_are_refused_with_the_configuration(bands: list[str]) -> None:
     with pytest.raises(ValueError, match="bands"):
-        datasets.Sentinel2(kind="sentinel2", path="x", bands=bands)
+        datasets.Sentinel2Source(kind="sentinel2", path="x", bands=bands)
 
 
 def test_level_1c_at_60_m_averages_its_finer_bands(safe_folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PLACE: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.
 
 
 read_all, read_one, refusal = reader(
-    datasets.Sentinel2Array, kind="sentinel2-array", bands=BANDS, units="dn", offset=0.0
+    datasets.Sentinel2ArraySource, kind="sentinel2-array", bands=BANDS, units="dn", offset=0.0
 )
 
 

@@ -16,7 +16,7 @@ from dithc.data.grids import north_up
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.stac_scaling import numbers_of
-from dithc.data.scene import Mask, Reason, Refused, Rejection, Scene
+from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
 from tests.data.readers import systems
 from tests.data.readers.reading import reader
 from tests.inputs.stac_items import write_items
@@ -25,7 +25,7 @@ TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2Stac, kind="sentinel2-stac")
+read_all, read_one, refusal = reader(datasets.Sentinel2StacSource, kind="sentinel2-stac")
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def file_of(folder: Path, band: str) -> Path:
 @pytest.mark.slow
 def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -> None:
     items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
-    source = datasets.Sentinel2(kind="sentinel2", path=str(generated / "products"))
+    source = datasets.Sentinel2Source(kind="sentinel2", path=str(generated / "products"))
     products = [one for one in read_scenes(source, generated / "products") if isinstance(one, Scene)]
     products.sort(key=lambda one: str(one.facts["sensing_time"]))
     assert [items[one.facts["product_id"]].facts["offset_source"] for one in products] == [
@@ -162,7 +162,7 @@ def test_what_contradicts_itself_is_refused_and_may_be_declared(
     baseline: str | None, applied: bool | None, offset: float | None
 ) -> None:
     item, assets = made(baseline=baseline, applied=applied, offset=offset)
-    with pytest.raises(Refused, match=r"offset: -1000.*offset: 0") as error:
+    with pytest.raises(SceneRejectedError, match=r"offset: -1000.*offset: 0") as error:
         numbers_of(item, assets, declared=None)
     assert error.value.reason == Reason.OFFSET_CONTRADICTION
     assert numbers_of(item, assets, declared=0.0).offsets == [0.0, 0.0]
@@ -171,7 +171,7 @@ def test_what_contradicts_itself_is_refused_and_may_be_declared(
 def test_bands_that_say_different_things_are_refused() -> None:
     item, assets = made(baseline="05.09", applied=None, offset=-0.1)
     silent, _ = made(baseline="05.09", applied=None, offset=None)
-    with pytest.raises(Refused, match="some bands declare"):
+    with pytest.raises(SceneRejectedError, match="some bands declare"):
         numbers_of(item, {**assets, "B04": silent.assets[0]}, declared=None)
 
 
@@ -337,7 +337,7 @@ def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callabl
     systems.spoil(folder)
     systems.touch(folder, "extra.tif", "x/preview.heic")
     (folder / "collection.json").write_text("{}")
-    scenes = read_scenes(datasets.Sentinel2Stac(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
+    scenes = read_scenes(datasets.Sentinel2StacSource(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
     assert len(before) > 3
     assert len(scenes) == 1
     scenes.look(0)

@@ -13,7 +13,7 @@ from dithc.config import datasets
 from dithc.data.raster import BandLabel
 from dithc.data.readers import read_scenes
 from dithc.data.readers.tags import check_tags
-from dithc.data.scene import Reason, Refused, Scene
+from dithc.data.scene import Reason, Scene, SceneRejectedError
 
 S2 = [f"B{number:02}" for number in range(1, 9)] + ["B8A", "B09", "B11", "B12"]
 FILE = Path("x.tif")
@@ -87,7 +87,7 @@ def test_other_spellings_and_free_text_pass(bands: list[str], names: list[str | 
 
 @pytest.mark.parametrize(("bands", "names"), SWAPPED)
 def test_name_of_another_band_is_an_error(bands: list[str], names: list[str | None]) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(SceneRejectedError) as caught:
         check(bands, names)
     refused = caught.value
     assert refused.reason == Reason.TAGS_CONTRADICTION
@@ -103,7 +103,7 @@ def test_every_order_of_named_bands_but_the_declared_is_an_error() -> None:
             bands = draws.permutation(names).tolist()
             check(bands, [str(name).lower() for name in bands])
             if bands != names:
-                with pytest.raises(Refused):
+                with pytest.raises(SceneRejectedError):
                     check(bands, [*names])
 
 
@@ -112,12 +112,12 @@ def test_colors_are_compared_where_descriptions_are_silent(caplog: pytest.LogCap
     check(["NIR", "R", "G"], ["NIR", "R", "G"], of_shown=["red", "green", "blue"])  # a composite in false colors
     check(["B04", "x"], of_shown=["gray", None])
     for bands in (["B", "G", "R"], ["B02", "B03", "B04"], ["NIR", "R", "G"]):
-        with pytest.raises(Refused, match="red"):
+        with pytest.raises(SceneRejectedError, match="red"):
             check(bands, of_shown=["red", "green", "blue"])
         with caplog.at_level("WARNING"):  # the default of GDAL for bytes
             check(bands, of_shown=["red", "green", "blue"], default_colors=True)
         assert f"declares {', '.join(bands)}" in caplog.text
-    with pytest.raises(Refused, match="blue"):
+    with pytest.raises(SceneRejectedError, match="blue"):
         check(["R", "G", "B"], of_shown=["blue", "green", "red"], default_colors=True)
 
 
@@ -131,9 +131,9 @@ def test_wavelengths_of_other_bands_are_an_error() -> None:
     for first, second in ((0, 2), (3, 4)):
         wrong = list(tags)
         wrong[first], wrong[second] = wrong[second], wrong[first]
-        with pytest.raises(Refused, match=f"{wrong[first]:g} nm"):
+        with pytest.raises(SceneRejectedError, match=f"{wrong[first]:g} nm"):
             check(bands, of_wavelength_nm=wrong, wavelengths_nm=declared)
-    with pytest.raises(Refused, match=r"664\.6 nm"):
+    with pytest.raises(SceneRejectedError, match=r"664\.6 nm"):
         check(["B", "G", "R"], of_wavelength_nm=[664.6, 559.8, 492.7])
 
 
@@ -158,7 +158,7 @@ def test_scale_and_offset_are_compared_where_numbers_are_scaled(
     if tagged == (1.0, 0.0) or np.allclose(tagged, declared, atol=0):
         check(["a", "b"], **arguments, units="reflectance")
         return
-    with pytest.raises(Refused, match=f"scale {tagged[0]:g}, offset {tagged[1]:g}") as caught:
+    with pytest.raises(SceneRejectedError, match=f"scale {tagged[0]:g}, offset {tagged[1]:g}") as caught:
         check(["a", "b"], **arguments, units="reflectance")
     assert f"scale {declared[0]:g}, offset {declared[1]:g}" in caught.value.expected
 
@@ -173,7 +173,7 @@ def test_units_of_another_quantity_are_an_error(units: str, tag: str) -> None:
     if kind == units:
         check(["a"], of_units=[tag], units=units)
     else:
-        with pytest.raises(Refused, match="units"):
+        with pytest.raises(SceneRejectedError, match="units"):
             check(["a"], of_units=[tag], units=units)
     check(["a"], of_units=["DN"], units=units, scale=0.01)
     for text in ("", "1", "unitless", "none"):
@@ -183,7 +183,7 @@ def test_units_of_another_quantity_are_an_error(units: str, tag: str) -> None:
 def test_percent_is_a_scale() -> None:
     check(["a"], of_units=["%"], units="reflectance", scale=0.01)
     check(["a"], of_units=["percent"], of_scale=[0.01], units="reflectance", scale=1e-4)
-    with pytest.raises(Refused, match=r"scale 0\.01"):
+    with pytest.raises(SceneRejectedError, match=r"scale 0\.01"):
         check(["a"], of_units=["%"], units="reflectance")
 
 
@@ -215,13 +215,13 @@ def describe_wavelengths(raster: Any) -> None:
 
 ORDER = ["B04", "B03", "B02"]
 SOURCES: dict[str, Any] = {
-    "geotiff": lambda path: datasets.GeoTiff(
+    "geotiff": lambda path: datasets.GeoTiffSource(
         kind="geotiff", path=path, bands=ORDER, units="reflectance", scale=1e-4, offset=-0.2
     ),
-    "array": lambda path: datasets.Sentinel2Array(
+    "array": lambda path: datasets.Sentinel2ArraySource(
         kind="sentinel2-array", path=path, bands=ORDER, units="dn", offset=0.0, check_offset=False
     ),
-    "gaofen2": lambda path: datasets.Gaofen2(kind="gaofen2", path=path, bands=ORDER),
+    "gaofen2": lambda path: datasets.Gaofen2Source(kind="gaofen2", path=path, bands=ORDER),
 }
 
 
@@ -240,7 +240,7 @@ def test_tags_of_files_reach_every_reader(tmp_path: Path, kind: str, describe: C
 def test_file_of_each_band_is_compared_with_its_own_band(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(1100, 4000, (1, 16, 16), dtype=np.uint16)
     names = {"_B4.tif": "Band 1", "_B3.tif": "B03", "_B2.tif": "blue"}
-    source = datasets.GeoTiff(kind="geotiff", path=str(tmp_path), bands=ORDER, units="dn", suffixes=list(names))
+    source = datasets.GeoTiffSource(kind="geotiff", path=str(tmp_path), bands=ORDER, units="dn", suffixes=list(names))
     for suffix, name in names.items():
         write(tmp_path / f"x{suffix}", pixels, lambda raster, name=name: setattr(raster, "descriptions", [name]))
     (scene,) = read_scenes(source, tmp_path)

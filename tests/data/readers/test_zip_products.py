@@ -18,14 +18,14 @@ from dithc.core.logging import UserError
 from dithc.data import archives
 from dithc.data.readers import read_scenes, zip_products
 from dithc.data.readers.zip_products import unpacked
-from dithc.data.scene import Reason, Refused, Rejection
+from dithc.data.scene import Reason, Rejection, SceneRejectedError
 from tests.data.readers.reading import reader
 from tests.data.readers.systems import spoil, touch
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2, kind="sentinel2")
+read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_mask_of_the_user_beside_a_zip_file_is_read_and_hashed_wherever_it_stand
 ) -> None:
     for folder in (safe_folder, packed.parent):
         np.save(folder / f"{safe_product.stem}_mask.npy", np.ones((96, 96), np.uint8))
-    settings = {"clouds": datasets.ProductClouds(mask={})}
+    settings = {"clouds": datasets.ProductCloudsConfig(mask={})}
     one, other = read_one(safe_folder, **settings), read_one(packed.parent, **settings)
     assert one.sha256 == other.sha256
     np.testing.assert_array_equal(one.mask, other.mask)
@@ -154,7 +154,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: st
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
         target.writestr(zipfile.ZipInfo(name), "out")
-    with pytest.raises(Refused, match="relative names"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="relative names"), unpacked(path):
         pass
     assert not list(tmp_path.rglob("out.txt"))
 
@@ -176,7 +176,7 @@ def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
         entry.external_attr = (kind | 0o644) << 16
         with zipfile.ZipFile(path, "w") as target:
             target.writestr(entry, "/etc/passwd")
-        with pytest.raises(Refused, match="plain files"), unpacked(path):
+        with pytest.raises(SceneRejectedError, match="plain files"), unpacked(path):
             pass
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
@@ -184,7 +184,7 @@ def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(signature) + flags] |= 1
     path.write_bytes(content)
-    with pytest.raises(Refused, match="plain files"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="plain files"), unpacked(path):
         pass
 
 
@@ -195,7 +195,7 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
     monkeypatch.setattr(zip_products, "_unpack", lambda *_: pytest.fail("unpacked"))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         target.writestr(ENTRY, bytes(1 << 22))
-    with pytest.raises(Refused, match="100 times"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="100 times"), unpacked(path):
         pass
     with zipfile.ZipFile(path, "w") as target:  # entries that share their bytes
         target.writestr(ENTRY, os.urandom(5000))
@@ -207,13 +207,13 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
             target.filelist.append(shared)
             target.NameToInfo[shared.filename] = shared
         target._didModify = True
-    with pytest.raises(Refused, match="its entries use"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="its entries use"), unpacked(path):
         pass
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
         with pytest.warns(UserWarning, match="Duplicate"):
             target.writestr(ENTRY, "<b/>")
-    with pytest.raises(Refused, match="each once"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="each once"), unpacked(path):
         pass
 
 
@@ -251,7 +251,7 @@ def test_packings_that_unfold_without_bound_are_refused(tmp_path: Path, method: 
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w", method) as target:
         target.writestr(ENTRY, b"x" * 100)
-    with pytest.raises(Refused, match="deflated"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="deflated"), unpacked(path):
         pass
 
 
@@ -267,7 +267,7 @@ def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest
         return entries
 
     monkeypatch.setattr(zipfile.ZipFile, "infolist", renamed)
-    with pytest.raises(Refused, match="stay inside"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="stay inside"), unpacked(path):
         pass
     assert not (tmp_path.parent / "evil").exists()
 
@@ -302,7 +302,7 @@ def test_clutter_of_systems_leaves_one_product_and_other_files_are_counted(
         folder = tmp_path / "packed"
         shutil.make_archive(str(folder / safe_product.stem), "zip", safe_folder)
     touch(folder, "S2.tar", "T33_B02.jp2", "notes.txt", "deep/x.zip")
-    scenes = read_scenes(datasets.Sentinel2(kind="sentinel2", path="x"), folder)
+    scenes = read_scenes(datasets.Sentinel2Source(kind="sentinel2", path="x"), folder)
     assert len(scenes) == 1
     scenes.look(0)
     assert scenes.left_out() == {".jp2": 1, ".tar": 1, ".zip": 1}

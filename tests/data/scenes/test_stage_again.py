@@ -16,7 +16,7 @@ from rasterio.warp import reproject
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data import stage_scenes, synthesize
+from dithc.data import ingest_scenes, synthesize
 from dithc.data.grids import Grid
 from dithc.data.images import write_png
 from dithc.data.parquet import read_rows
@@ -30,10 +30,10 @@ BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
 
 
-def dataset(folder: Path, **source: Any) -> datasets.Dataset:
+def dataset(folder: Path, **source: Any) -> datasets.DatasetConfig:
     kind: dict[str, Any] = {"kind": "sentinel2-array", "bands": BANDS, "units": "dn", "offset": 0, "path": str(folder)}
     chosen = source if "kind" in source else {**kind, **source}
-    return datasets.Dataset.model_validate(
+    return datasets.DatasetConfig.model_validate(
         {
             "title": "A set",
             "codec": "none",
@@ -56,8 +56,8 @@ def staged(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RECORD_FILE}
 
 
-def from_scratch(settings: datasets.Dataset, folder: Path, out: Path) -> dict[str, bytes]:
-    stage_scenes(settings, folder, out=out / "scratch")
+def from_scratch(settings: datasets.DatasetConfig, folder: Path, out: Path) -> dict[str, bytes]:
+    ingest_scenes(settings, folder, out=out / "scratch")
     found = staged(out / "scratch")
     shutil.rmtree(out / "scratch")
     return found
@@ -93,10 +93,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return iter([names])
 
 
-def interrupted(settings: datasets.Dataset, files: Path, out: Path, names: list[str], *, at: str) -> None:
+def interrupted(settings: datasets.DatasetConfig, files: Path, out: Path, names: list[str], *, at: str) -> None:
     names.append(f"stop at {at}")
     with pytest.raises(KeyboardInterrupt):
-        stage_scenes(settings, files, out=out)
+        ingest_scenes(settings, files, out=out)
     names.clear()
 
 
@@ -109,7 +109,7 @@ def test_an_interrupted_stage_reads_what_it_had_not_and_ends_as_if_it_had_not_be
     interrupted(settings, files, out, names, at="4.npy")
     assert not out.exists()
     interrupted(settings, files, out, names, at="7.npy")
-    stage_scenes(settings, files, out=out)
+    ingest_scenes(settings, files, out=out)
     assert names == ["7.npy", "8.npy"]
     assert staged(out) == truth
     assert not list(tmp_path.glob(".out*"))
@@ -123,7 +123,7 @@ def test_added_changed_and_removed_scenes_alone_are_read_again(
 
     def again() -> list[str]:
         names.clear()
-        stage_scenes(settings, files, out=out)
+        ingest_scenes(settings, files, out=out)
         found = [*names]
         assert staged(out) == from_scratch(settings, files, tmp_path)
         return found
@@ -163,7 +163,7 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
         interrupted(settings, files, out, names, at="8.npy")
         (folder,) = filter(Path.is_dir, (tmp_path / ".out.partial").iterdir())
     else:
-        stage_scenes(settings, files, out=out)
+        ingest_scenes(settings, files, out=out)
         folder = out
     names.clear()
     stack, size = folder / "stack-00000.npy", land(0).nbytes
@@ -178,7 +178,7 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
         os.truncate(stack, 128 + 6 * size + 1)
     else:
         stack.unlink()
-    stage_scenes(settings, files, out=out)
+    ingest_scenes(settings, files, out=out)
     again = {"pixel": ["4.npy"], "mask": ["5.npy"], "line": ["6.npy"], "length": ["7.npy"]}
     all_of_it = [f"{number}.npy" for number in range(8) if number != 3]
     assert names == [*again.get(damage, all_of_it), "8.npy"]
@@ -189,7 +189,7 @@ def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, 
     (names,) = read
     interrupted(dataset(files), files, tmp_path / "out", names, at="6.npy")
     other = dataset(files, quantification=5000.0)
-    stage_scenes(other, files, out=tmp_path / "out")
+    ingest_scenes(other, files, out=tmp_path / "out")
     assert len(names) == 9
     assert staged(tmp_path / "out") == from_scratch(other, files, tmp_path)
 
@@ -200,10 +200,10 @@ def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, 
     settings, out = dataset(files, clouds={"mask": {}}), tmp_path / "out"
     for path in sorted(files.glob("?.npy")):
         np.save(path.with_name(f"{path.stem}_mask.npy"), np.zeros(np.load(path).shape[1:], np.uint8))
-    stage_scenes(settings, files, out=out)
+    ingest_scenes(settings, files, out=out)
     names.clear()
     np.save(files / "2_mask.npy", np.ones((16, 16), np.uint8))
-    stage_scenes(settings, files, out=out)
+    ingest_scenes(settings, files, out=out)
     assert names == ["2.npy"]
     assert staged(out) == from_scratch(settings, files, tmp_path)
 
@@ -215,10 +215,10 @@ def test_facts_of_all_kinds_are_kept_as_they_were(
     products, out = raw_gaofen / "products", tmp_path / "out"
     sharp = {"gsd_m": 0.81, "pansharpen": "gsa", "max_shift": 5.0, "calibrate": "radiance"}
     settings = dataset(products, kind="gaofen2", height_m=120.0, **sharp)
-    assert stage_scenes(settings, products, out=out)["accepted"] == 1
+    assert ingest_scenes(settings, products, out=out)["accepted"] == 1
     truth = staged(out)
     monkeypatch.setattr(gaofen2.Gaofen2Reader, "read", None)
-    stage_scenes(settings, products, out=out)
+    ingest_scenes(settings, products, out=out)
     assert staged(out) == truth
     assert {"ergas", "gains"} <= read_rows(out / "scenes.parquet")[0].keys()
 
@@ -230,7 +230,7 @@ def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(
     spoilt = next(sorted(files.glob("*.SAFE"))[1].rglob("*_B08_10m.jp2"))
     os.truncate(spoilt, spoilt.stat().st_size * 2 // 3)
     settings = dataset(files, kind="sentinel2", checksum="skip")
-    numbers = [stage_scenes(settings, files, out=tmp_path / f"{threads}", threads=threads) for threads in (1, 2)]
+    numbers = [ingest_scenes(settings, files, out=tmp_path / f"{threads}", threads=threads) for threads in (1, 2)]
     assert staged(tmp_path / "1") == staged(tmp_path / "2")
     assert numbers[0] == numbers[1]
     assert numbers[0]["rejected"] == {"read_error": 1}
@@ -251,18 +251,18 @@ def test_a_scene_that_fills_a_stack_is_painted_in_its_file_and_linked_from_run_t
         return blank(self, shape, dtype)
 
     monkeypatch.setattr(stacks.FileCanvas, "blank", spied)
-    stage_scenes(settings, safe_folder, out=out)
+    ingest_scenes(settings, safe_folder, out=out)
     assert painted == [(12, 96, 96)]
     assert staged(out) == truth
     inode = (out / "stack-00000.npy").stat().st_ino
-    stage_scenes(settings, safe_folder, out=out)
+    ingest_scenes(settings, safe_folder, out=out)
     assert (out / "stack-00000.npy").stat().st_ino == inode
     assert staged(out) == truth
     (product,) = safe_folder.glob("*.SAFE")
     last = next(product.rglob("*_B12_20m.jp2"))
     last.write_bytes(last.read_bytes()[:-100])
     with pytest.raises(Exception, match="1 of 1 scenes"):
-        stage_scenes(settings, safe_folder, out=out)
+        ingest_scenes(settings, safe_folder, out=out)
     assert staged(out) == truth
     assert not list(tmp_path.glob(".out*"))
 
@@ -277,13 +277,13 @@ def test_without_links_a_finished_folder_keeps_its_stacks(
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    stage_scenes(settings, safe_folder, out=out)
+    ingest_scenes(settings, safe_folder, out=out)
     truth = staged(out)
     broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
     broken.mkdir()
     strict = settings.model_copy(update={"max_rejected": 0.0})
     with pytest.raises(Exception, match="1 of 2 scenes"):
-        stage_scenes(strict, safe_folder, out=out)
+        ingest_scenes(strict, safe_folder, out=out)
     assert staged(out) == truth
 
 
@@ -298,7 +298,7 @@ def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(UserError, match=r"disk|space"):
-        stage_scenes(settings, safe_folder, out=tmp_path / "out")
+        ingest_scenes(settings, safe_folder, out=tmp_path / "out")
     assert list(tmp_path.glob("*out*")) == []
 
 
@@ -307,15 +307,15 @@ def test_a_folder_of_the_user_in_place_of_partial_scenes_is_rejected(files: Path
     partial.mkdir()
     (partial / "note.txt").write_text("mine")
     with pytest.raises(UserError, match=r"note\.txt"):
-        stage_scenes(dataset(files), files, out=tmp_path / "out")
+        ingest_scenes(dataset(files), files, out=tmp_path / "out")
     assert (partial / "note.txt").read_text() == "mine"
     (partial / "note.txt").unlink()
-    stage_scenes(dataset(files), files, out=tmp_path / "out")
+    ingest_scenes(dataset(files), files, out=tmp_path / "out")
     assert not partial.exists()
 
 
 def test_a_stack_that_is_all_valid_has_no_mask_and_another_one_for_all_its_scenes(files: Path, tmp_path: Path) -> None:
-    stage_scenes(dataset(files), files, out=tmp_path / "out")
+    ingest_scenes(dataset(files), files, out=tmp_path / "out")
     index = json.loads((tmp_path / "out" / "scenes.json").read_text())
     assert index["schema_version"] == 2
     assert [stack["mask"] for stack in index["stacks"]] == ["stack-00000.mask.npy", None]
@@ -371,9 +371,9 @@ def test_labels_follow_a_class_that_was_added(tmp_path: Path) -> None:
     add("ash", 10)
     add("oak", 20)
     settings = dataset(folder, **source)
-    stage_scenes(settings, folder, out=out)
+    ingest_scenes(settings, folder, out=out)
     add("elm", 30)
-    stage_scenes(settings, folder, out=out)
+    ingest_scenes(settings, folder, out=out)
     labels = {row["scene_id"]: row["label"] for row in read_rows(out / "scenes.parquet")}
     assert labels == {"ash/0.png": 0, "elm/0.png": 1, "oak/0.png": 2}
     assert staged(out) == from_scratch(settings, folder, tmp_path)

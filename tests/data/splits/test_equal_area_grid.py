@@ -9,9 +9,9 @@ from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data.grids import degrees, reproject_points
 from dithc.data.splits.equal_area_grid import RADIUS_M, EarthGrid
-from dithc.data.splits.split import Placed, Splitter, lattice, place_tiles
+from dithc.data.splits.split import Splitter, TilePlacement, lattice, place_tiles
 
-SETTINGS = datasets.Split(train=0.5, val=0.3, cell_m=1500.0)
+SETTINGS = datasets.SplitConfig(train=0.5, val=0.3, cell_m=1500.0)
 
 
 def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,9 @@ def utm(zone: int, longitude: float, latitude: float, gsd: float) -> tuple[str, 
     return f"EPSG:{epsg}", (gsd, 0.0, round(x / gsd) * gsd, 0.0, -gsd, round(y / gsd) * gsd)
 
 
-def pixel_splits(splitter: Splitter, place: tuple[str, tuple[float, ...]], placed: Placed, size: int) -> list[set[str]]:
+def pixel_splits(
+    splitter: Splitter, place: tuple[str, tuple[float, ...]], placed: TilePlacement, size: int
+) -> list[set[str]]:
     """Return the splits of the cells of all pixel centers of each tile."""
     crs, (a, _, c, _, e, f) = place
     grid, found = EarthGrid(side_m=SETTINGS.cell_m or 0.0), []
@@ -147,7 +149,7 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
 
 def test_settings_without_effect_are_refused() -> None:
     with pytest.raises(ValidationError, match="buffer_m"):
-        datasets.Split(buffer_m=100.0)
+        datasets.SplitConfig(buffer_m=100.0)
 
 
 @pytest.mark.parametrize("side", [900.0, 10_000.0, 777_777.0])

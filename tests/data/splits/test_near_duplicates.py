@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from dithc.data.splits.near_duplicates import RADIUS, Near, candidates, looks
+from dithc.data.splits.near_duplicates import RADIUS, NearDuplicates, candidates, looks
 
 
 def picture(seed: int, size: int = 64) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
 
 
 def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_is_not() -> None:
-    near, originals = Near(), [picture(seed) for seed in range(30)]
+    near, originals = NearDuplicates(), [picture(seed) for seed in range(30)]
     near.add(stacked(originals), [f"a/{seed}" for seed in range(30)])
     half = [np.asarray(Image.fromarray(one).resize((32, 32)).resize((64, 64))) for one in originals]
     near.add(stacked([as_jpeg(one, 60) for one in originals]), [f"b/{seed}" for seed in range(30)])
@@ -72,7 +72,7 @@ def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_
 
 def test_water_is_in_no_group_and_a_chain_of_likenesses_is_one() -> None:
     random = np.random.default_rng(0)
-    near = Near()
+    near = NearDuplicates()
     water = np.clip(40 + random.normal(0, 4, (50, 3, 64, 64)), 0, 255).astype(np.uint8)
     near.add(water, [f"w/{number}" for number in range(50)])
     near.add(np.full((5, 3, 64, 64), 7, np.uint8), [f"k/{number}" for number in range(5)])

@@ -15,7 +15,7 @@ def one(*numbers: int) -> np.ndarray:
 
 
 def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
-    settings = datasets.Split(train=0.6, val=0.3)
+    settings = datasets.SplitConfig(train=0.6, val=0.3)
     cells = [f"EPSG:32632/{i}/7" for i in range(4000)]
     counts = Counter(map(Splitter(settings, seed=0).split_of, cells))
     for name, share in {"train": 0.6, "val": 0.3, "test": 0.1}.items():
@@ -25,14 +25,14 @@ def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
 
 
 def test_a_share_of_one_is_everything_and_zero_is_not_wanted() -> None:
-    splitter = Splitter(datasets.Split(train=1.0, val=0.0), seed=0)
+    splitter = Splitter(datasets.SplitConfig(train=1.0, val=0.0), seed=0)
     assert {splitter.split_of(str(i)) for i in range(500)} == {"train"}
     assert splitter.wanted() == ("train",)
-    assert Splitter(datasets.Split(), seed=0).wanted() == ("train", "val", "test")
+    assert Splitter(datasets.SplitConfig(), seed=0).wanted() == ("train", "val", "test")
 
 
 def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
-    splitter = Splitter(datasets.Split(cell_tiles=2), seed=0)
+    splitter = Splitter(datasets.SplitConfig(cell_tiles=2), seed=0)
     y, x = one(0, 64, 128), one(0, 64, 320)
     shifted = (10.0, 0.0, 300000.0 - 640.0, 0.0, -10.0, 4600000.0 + 1280.0)
     here = splitter.assign(y, x, size=64, place="EPSG:32632", transform=UTM)
@@ -43,14 +43,14 @@ def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
 
 
 def test_without_georeference_a_scene_of_one_tile_is_one_cell() -> None:
-    splitter = Splitter(datasets.Split(cell_tiles=1), seed=0)
+    splitter = Splitter(datasets.SplitConfig(cell_tiles=1), seed=0)
     cells, splits = splitter.assign(one(0), one(0), size=64, place="chip.npy", transform=None)
     assert cells == ["chip.npy/0/0"]
     assert splits[0] in ("train", "val", "test")
 
 
 def test_tile_that_fills_its_cell_is_not_across_and_one_between_two_splits_is() -> None:
-    splitter = Splitter(datasets.Split(train=0.5, val=0.0, cell_tiles=1), seed=0)
+    splitter = Splitter(datasets.SplitConfig(train=0.5, val=0.0, cell_tiles=1), seed=0)
     tops = np.arange(0, 64 * 40, 64, dtype=np.int64)
     _, aligned = splitter.assign(tops, np.zeros_like(tops), size=64, place="scene", transform=None)
     assert None not in aligned

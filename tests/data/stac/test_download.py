@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.data.stac.download import MOST_ATTEMPTS, Wanted, download
+from dithc.data.stac.download import MOST_ATTEMPTS, DownloadRequest, download
 from dithc.data.stac.http import Credentials, check_redirect
 from tests.data.stac.server import Catalogue, Reply
 
@@ -38,7 +38,9 @@ def get(catalogue: Catalogue, tmp_path: Path, pauses: list[float]) -> Callable[.
         told: Callable[[int], None] = lambda _: None,
     ) -> tuple[int, str]:
         url = f"{catalogue.url}{PATH}"
-        wanted = Wanted(address=lambda: url, shown=url, target=tmp_path / "one.tif", size=size, checksum=checksum)
+        wanted = DownloadRequest(
+            address=lambda: url, shown=url, target=tmp_path / "one.tif", size=size, checksum=checksum
+        )
         return download(wanted, credentials=Credentials(token, frozenset({"127.0.0.1"})), told=told)
 
     return one
@@ -310,7 +312,7 @@ def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
 
 def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:
     url = "http://127.0.0.1:9/one.tif?sig=secret"
-    wanted = Wanted(
+    wanted = DownloadRequest(
         address=lambda: url, shown="http://127.0.0.1:9/one.tif", target=tmp_path / "a.tif", size=None, checksum=None
     )
     with pytest.raises(UserError, match=r"could not be fetched") as error:

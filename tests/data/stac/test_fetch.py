@@ -18,13 +18,13 @@ import pytest
 from dithc.cli import main
 from dithc.config import datasets, load
 from dithc.core.artifacts import sha256_file
-from dithc.core.integrity import seal
+from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
-from dithc.data import stage_scenes
+from dithc.data import ingest_scenes
 from dithc.data.parquet import read_rows
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
-from dithc.data.stac import Lock, fetch
+from dithc.data.stac import Lock, fetch_scenes
 from dithc.data.stac.catalogue import _answered
 from dithc.data.stac.http import Credentials
 from tests.data.stac.server import Catalogue, Reply
@@ -41,10 +41,10 @@ def _quiet(pauses: list[float], no_token: Callable[..., None]) -> None:
 
 
 @pytest.fixture
-def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Sentinel2Stac]:
+def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Sentinel2StacSource]:
     """Function that returns a source with three bands; arguments are settings of the search, or `search=None`."""
 
-    def make(**settings: Any) -> datasets.Sentinel2Stac:
+    def make(**settings: Any) -> datasets.Sentinel2StacSource:
         search: dict[str, Any] | None = {
             "catalog": catalogue.catalog,
             "collection": "sentinel-2-l2a",
@@ -55,12 +55,14 @@ def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Senti
         }
         search = None if "search" in settings else search
         folder = str(tmp_path / "fetched")
-        return datasets.Sentinel2Stac(kind="sentinel2-stac", path=folder, bands=["B04", "B03", "B11"], search=search)
+        return datasets.Sentinel2StacSource(
+            kind="sentinel2-stac", path=folder, bands=["B04", "B03", "B11"], search=search
+        )
 
     return make
 
 
-Make = Callable[..., datasets.Sentinel2Stac]
+Make = Callable[..., datasets.Sentinel2StacSource]
 
 
 def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
@@ -90,7 +92,7 @@ def texts(folder: Path) -> str:
 def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    lock = fetch(source())
+    lock = fetch_scenes(source())
     wanted = {name for name, one in documents(catalogue).items() if one["collection"] == "sentinel-2-l2a"}
     assert {item.id for item in lock.items} == wanted
     assert len(wanted) == 3  # more than a page
@@ -107,7 +109,9 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
             assert sha256_file(folder / asset.path) == asset.sha256
             assert asset.href.startswith(f"{catalogue.url}/files/{item.id}/")
     got = {one.facts["product_id"]: one for one in read_scenes(source(), folder) if isinstance(one, Scene)}
-    served = datasets.Sentinel2Stac(kind="sentinel2-stac", path=str(catalogue.folder), bands=["B04", "B03", "B11"])
+    served = datasets.Sentinel2StacSource(
+        kind="sentinel2-stac", path=str(catalogue.folder), bands=["B04", "B03", "B11"]
+    )
     true = {one.facts["product_id"]: one for one in read_scenes(served, catalogue.folder) if isinstance(one, Scene)}
     assert got.keys() < true.keys()
     for name, scene in got.items():
@@ -115,7 +119,7 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
         np.testing.assert_array_equal(scene.mask, true[name].mask)
     before = files(folder)
     catalogue.seen.clear()
-    fetch(source())
+    fetch_scenes(source())
     assert (catalogue.seen, files(folder)) == ([], before), "a second fetch sends no request"
 
 
@@ -123,19 +127,19 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
 def test_a_fetch_that_is_interrupted_goes_on_without_searching(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    fetch(source())
+    fetch_scenes(source())
     whole = files(tmp_path / "fetched")
     shutil.rmtree(tmp_path / "fetched")
     catalogue.seen.clear()
     identity = sorted(one for one in documents(catalogue) if one.endswith("_L2A") and "_0_" in one)[1]
     catalogue.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
     with pytest.raises(UserError, match=r"no longer exists"):
-        fetch(source())
+        fetch_scenes(source())
     (rejected,) = [one for one in read_scenes(source(), tmp_path / "fetched") if isinstance(one, Rejection)][:1]
     assert "not fetched yet" in rejected.refused.expected
     done = [path for _, path, _ in catalogue.seen if path.startswith("/files/")]
     catalogue.seen.clear()
-    fetch(source())
+    fetch_scenes(source())
     again = [path for _, path, _ in catalogue.seen]
     assert again
     assert not any("search" in path for path in again)
@@ -148,7 +152,7 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
 def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     catalogue: Catalogue, source: Make, tmp_path: Path, damage: str
 ) -> None:
-    lock, folder = fetch(source(limit=1)), tmp_path / "fetched"
+    lock, folder = fetch_scenes(source(limit=1)), tmp_path / "fetched"
     whole, path = files(folder), folder / lock.items[0].assets["red" if "red" in lock.items[0].assets else "B04"].path
     content = path.read_bytes()
     altered = {"truncated": content[:-1], "altered": content[:-1] + bytes([content[-1] ^ 1]), "gone": None}[damage]
@@ -157,7 +161,7 @@ def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     assert isinstance(scene, Rejection)
     assert path.name in scene.refused.what
     catalogue.seen.clear()
-    fetch(source(limit=1))
+    fetch_scenes(source(limit=1))
     assert len(catalogue.seen) == 1
     assert files(folder) == whole
 
@@ -168,7 +172,7 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
 
     def ids(**settings: Any) -> set[str]:
         shutil.rmtree(tmp_path / "fetched", ignore_errors=True)
-        return {item.id for item in fetch(source(**settings)).items}
+        return {item.id for item in fetch_scenes(source(**settings)).items}
 
     name, one = next(iter(found.items()))
     west, south, east, north = one["bbox"]
@@ -197,7 +201,7 @@ def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue,
     least = min(found, key=lambda one: float(one["properties"]["eo:cloud_cover"]))
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     most = least["properties"]["eo:cloud_cover"] / 100 + 1e-9
-    assert [item.id for item in fetch(source(max_cloud=most)).items] == [least["id"]]
+    assert [item.id for item in fetch_scenes(source(max_cloud=most)).items] == [least["id"]]
 
 
 def test_items_of_files_are_fetched_without_a_client(
@@ -210,13 +214,13 @@ def test_items_of_files_are_fetched_without_a_client(
         one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
         (items / f"{name}.json").write_text(json.dumps(one))
         (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
-    lock = fetch(source(search=None), items=items)
+    lock = fetch_scenes(source(search=None), items=items)
     assert len(lock.items) == 4
     scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))
     assert all(isinstance(scene, Scene) for scene in scenes)
     assert "secret" not in texts(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)pystac-client is not installed.*pip install 'dithc\[stac\]'"):
-        fetch(source().model_copy(update={"path": str(tmp_path / "other")}))
+        fetch_scenes(source().model_copy(update={"path": str(tmp_path / "other")}))
 
 
 def test_signed_addresses_are_used_and_never_kept(
@@ -228,18 +232,18 @@ def test_signed_addresses_are_used_and_never_kept(
         asset["href"] = f"{catalogue.url}/files/{name}/{asset['href'].removeprefix('./')}?{catalogue.signature}"
     (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [one]}))
     with caplog.at_level("DEBUG"):
-        fetch(source(search=None), items=tmp_path / "item.json")
+        fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in texts(tmp_path / "fetched")
     assert "SIGNED" not in caplog.text
     catalogue.signature = "sv=2&sig=LATER"
     next((tmp_path / "fetched").rglob("B04*.tif")).unlink()
     with pytest.raises(UserError, match=r"(?s)status 403.*search\.sign") as error:
-        fetch(source(search=None), items=tmp_path / "item.json")
+        fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in str(error.value)
     lock = (tmp_path / "fetched" / "lock.json").read_text()
     saved = (tmp_path / "item.json").read_text()
     (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
-    fetch(source(search=None), items=tmp_path / "item.json")
+    fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert (tmp_path / "fetched" / "lock.json").read_text() == lock
     assert "LATER" not in texts(tmp_path / "fetched")
 
@@ -250,24 +254,26 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
     saved = json.loads(only.read_text())
     saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
     only.write_text(json.dumps(saved))
-    fetch(source(search=None), items=items)
+    fetch_scenes(source(search=None), items=items)
     before = files(tmp_path / "fetched")
     moved = only.rename(items / "another_name.json")
     moved.write_text(json.dumps(dict(reversed(saved.items()))))
     catalogue.seen.clear()
-    assert len(fetch(source(search=None), items=items).items) == 1  # the file name and the order of keys do not matter
+    assert (
+        len(fetch_scenes(source(search=None), items=items).items) == 1
+    )  # the file name and the order of keys do not matter
     clouded = source(search=None)
     clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
     with pytest.raises(UserError, match=r'(?s)fetched for another search.*probability": true'):
-        fetch(clouded, items=items)
+        fetch_scenes(clouded, items=items)
     moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
     with pytest.raises(UserError, match=r"fetched for another search"):
-        fetch(source(search=None), items=items)
+        fetch_scenes(source(search=None), items=items)
     moved.write_text(json.dumps(saved))
     given(catalogue, tmp_path, most=2)
     moved.unlink()
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
-        fetch(source(search=None), items=items)
+        fetch_scenes(source(search=None), items=items)
     assert catalogue.seen == []
     assert files(tmp_path / "fetched") == before
 
@@ -276,9 +282,9 @@ def test_items_beside_a_search_are_refused_and_so_is_neither(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
-        fetch(source(), items=given(catalogue, tmp_path))
+        fetch_scenes(source(), items=given(catalogue, tmp_path))
     with pytest.raises(UserError, match=r"are both missing"):
-        fetch(source(search=None))
+        fetch_scenes(source(search=None))
     assert not (tmp_path / "fetched").exists()
     assert catalogue.seen == []
 
@@ -286,31 +292,31 @@ def test_items_beside_a_search_are_refused_and_so_is_neither(
 def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    fetch(source(search=None), items=given(catalogue, tmp_path, most=2))
+    fetch_scenes(source(search=None), items=given(catalogue, tmp_path, most=2))
     shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
     one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(search=None).model_dump(mode="json")}
-    settings = datasets.Dataset.model_validate({**one, "max_rejected": 0.5})
-    assert stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
+    settings = datasets.DatasetConfig.model_validate({**one, "max_rejected": 0.5})
+    assert ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
     assert lock is not None
     gone = lock.items.pop()
     lock.write(tmp_path / "fetched")
-    numbers = stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")
+    numbers = ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")
     assert (numbers["accepted"], numbers["rejected"]) == (1, {"incomplete": 1})
     rows = {row["scene_id"]: row["status"] for row in read_rows(tmp_path / "staged" / "scenes.parquet")}
     assert rows == {gone.path: "rejected", lock.items[0].path: "accepted"}
-    stage_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
+    ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
     for name in ("stack-00000.npy", "scenes.json"):
         assert (tmp_path / "staged" / name).read_bytes() == (tmp_path / "anew" / name).read_bytes()
     strict = settings.model_copy(update={"max_rejected": 0.0})
     with pytest.raises(UserError, match=r"incomplete"):
-        stage_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
+        ingest_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
 
 
 @needs_client
 def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     catalogue.signature = "sv=1&sig=SIGNED"
-    lock = fetch(source(sign=f"{catalogue.url}/sign", limit=1))
+    lock = fetch_scenes(source(sign=f"{catalogue.url}/sign", limit=1))
     assert len(catalogue.asked("/sign")) == len(lock.items[0].assets)
     assert "SIGNED" not in texts(tmp_path / "fetched")
 
@@ -325,21 +331,21 @@ def test_a_token_is_sent_and_told_to_nobody(
 ) -> None:
     catalogue.token = SECRET
     with pytest.raises(UserError, match=r"does not answer"):
-        fetch(source(limit=1))
+        fetch_scenes(source(limit=1))
     no_token(DITHC_STAC_TOKEN=f" {SECRET}\n")
     with caplog.at_level(logging.DEBUG):
-        fetch(source(limit=1))
+        fetch_scenes(source(limit=1))
     assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.seen[-4:])
     assert SECRET not in texts(tmp_path / "fetched")
     assert SECRET not in caplog.text
     shutil.rmtree(tmp_path / "fetched")
     catalogue.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
     with pytest.raises(UserError, match=r"you sent") as error:
-        fetch(source(limit=1))
+        fetch_scenes(source(limit=1))
     assert SECRET not in str(error.value)
     no_token(DITHC_STAC_TOKEN=f"Bearer {SECRET}")
     with pytest.raises(UserError, match=r"one word") as error:
-        fetch(source(limit=1))
+        fetch_scenes(source(limit=1))
     assert SECRET not in str(error.value)
 
 
@@ -356,13 +362,13 @@ def test_redirects_of_a_search_get_the_token_by_their_host_alone(
     catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
     catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
     catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
-    fetch(source(limit=1))
+    fetch_scenes(source(limit=1))
     given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
     assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
     no_token(DITHC_STAC_TOKEN="")
     shutil.rmtree(tmp_path / "fetched")
     catalogue.seen.clear()
-    fetch(source(limit=1))
+    fetch_scenes(source(limit=1))
     assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
 
 
@@ -410,7 +416,7 @@ def test_every_answer_is_bounded(
     packed = {"Content-Encoding": "gzip"}
     catalogue.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]
     catalogue.forever.add(path)
-    assert_bounded(lambda: fetch(source(sign=f"{catalogue.url}/sign", limit=1)), "after decompression")
+    assert_bounded(lambda: fetch_scenes(source(sign=f"{catalogue.url}/sign", limit=1)), "after decompression")
 
 
 @pytest.mark.parametrize("packed", ["gzip", "deflate"])
@@ -427,7 +433,7 @@ def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: M
     page["features"] = [next(iter(documents(catalogue).values()))]
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     with pytest.raises(UserError, match=r"does not answer|unsupported address") as error:
-        fetch(source())
+        fetch_scenes(source())
     assert "pass@" not in str(error.value)
 
 
@@ -439,7 +445,7 @@ def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: M
 def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
     catalogue.replies[path] = [Reply(body=body)]
     with pytest.raises(UserError, match=r"does not answer|no item of"):
-        fetch(source())
+        fetch_scenes(source())
 
 
 def locked() -> dict[str, Any]:
@@ -465,10 +471,10 @@ def test_a_lock_that_leads_out_of_its_folder_or_has_other_types_is_invalid(
     tmp_path: Path, of_item: bool, key: str, value: Any
 ) -> None:
     content = locked()
-    (tmp_path / "lock.json").write_text(seal(content))
+    (tmp_path / "lock.json").write_text(dump_checksummed(content))
     assert Lock.read(tmp_path) is not None
     (content["items"][0] if of_item else content["items"][0]["assets"]["red"])[key] = value
-    (tmp_path / "lock.json").write_text(seal(content))
+    (tmp_path / "lock.json").write_text(dump_checksummed(content))
     with pytest.raises(UserError, match=r"(?s)is invalid\n.*\n.*ID/FILE\n.*rm "):
         Lock.read(tmp_path)
 
@@ -479,11 +485,11 @@ def test_an_invalid_lock_ends_fetching_and_staging_without_writes(
     (tmp_path / "fetched").mkdir()
     content = locked()
     content["items"][0]["path"] = "../out.tif"
-    (tmp_path / "fetched" / "lock.json").write_text(seal(content))
+    (tmp_path / "fetched" / "lock.json").write_text(dump_checksummed(content))
     items = given(catalogue, tmp_path)
     before = files(tmp_path)
     for use in (
-        lambda: fetch(source(search=None), items=items),
+        lambda: fetch_scenes(source(search=None), items=items),
         lambda: read_scenes(source(search=None), tmp_path / "fetched"),
     ):
         with pytest.raises(UserError, match="is invalid"):
@@ -500,7 +506,7 @@ def test_no_name_of_a_catalogue_becomes_a_path(
     one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
     (tmp_path / "item.json").write_text(json.dumps(one))
     with pytest.raises(UserError, match=r"not a valid folder name"):
-        fetch(source(search=None), items=tmp_path / "item.json")
+        fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert {path.name for path in tmp_path.iterdir()} == {"served", "item.json"}
 
 
@@ -522,15 +528,15 @@ def test_assets_that_are_on_no_web_server_are_refused(
     one["assets"]["red"]["href"] = href
     (tmp_path / "item.json").write_text(json.dumps(one))
     with pytest.raises(UserError, match=r"asset red of .* leads to an unsupported address"):
-        fetch(source(search=None), items=tmp_path / "item.json")
+        fetch_scenes(source(search=None), items=tmp_path / "item.json")
 
 
 @needs_client
 def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    fetch(source(limit=1))
+    fetch_scenes(source(limit=1))
     before = files(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
-        fetch(source(limit=2))
+        fetch_scenes(source(limit=2))
     with pytest.raises(UserError, match=r"another search"):
         read_scenes(source(limit=2), tmp_path / "fetched")
     assert files(tmp_path / "fetched") == before
@@ -548,7 +554,7 @@ def test_a_search_that_was_never_fetched_and_scenes_taken_out_end_staging(
     folder.mkdir()
     with pytest.raises(UserError, match=r"(?s)no lock\.json.*dithc fetch"):
         read_scenes(source(), folder)
-    lock = fetch(source())
+    lock = fetch_scenes(source())
     shutil.rmtree(folder / lock.items[1].id)
     with pytest.raises(UserError, match=r"lacks scenes that its lock.json lists"):
         read_scenes(source(), folder)
@@ -581,12 +587,12 @@ def test_a_folder_of_a_scene_that_is_a_link_is_not_written_through(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     items = given(catalogue, tmp_path)
-    (item,) = fetch(source(search=None), items=items).items
+    (item,) = fetch_scenes(source(search=None), items=items).items
     elsewhere = tmp_path / "elsewhere"
     shutil.move(tmp_path / "fetched" / item.id, elsewhere)
     next(path for path in elsewhere.iterdir() if path.suffix != ".json").unlink()
     before = files(elsewhere)
     (tmp_path / "fetched" / item.id).symlink_to(elsewhere)
     with pytest.raises(UserError, match=r"(?s)is a link.*remove the link"):
-        fetch(source(search=None), items=items)
+        fetch_scenes(source(search=None), items=items)
     assert files(elsewhere) == before

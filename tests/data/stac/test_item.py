@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.data.stac import chosen, read_item
+from dithc.data.stac import read_item, select_assets
 from dithc.data.stac.multihash import difference, parse_multihash
 
 
@@ -81,9 +81,9 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
     assets = {f"B04_{size}m": {"href": f"./{size}.jp2"} for size in (10, 20, 60)} | {"B11_60m": {"href": "./b.jp2"}}
     found = read_item(item(tmp_path, assets))
     for gsd_m, size in ((10.0, 10.0), (15.0, 10.0), (20.0, 20.0), (100.0, 60.0)):
-        assert chosen(found, ["B04"], gsd_m=gsd_m)[0]["B04"].gsd_m == size
-    assert chosen(found, ["B04", "B11"], gsd_m=20.0)[1] == ["B11"]
-    assert chosen(found, ["B04", "B11"], gsd_m=60.0)[1] == []
+        assert select_assets(found, ["B04"], gsd_m=gsd_m)[0]["B04"].gsd_m == size
+    assert select_assets(found, ["B04", "B11"], gsd_m=20.0)[1] == ["B11"]
+    assert select_assets(found, ["B04", "B11"], gsd_m=60.0)[1] == []
 
 
 @pytest.mark.parametrize(

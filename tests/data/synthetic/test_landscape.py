@@ -5,14 +5,14 @@ import pytest
 
 from dithc.data.synthetic.cover import COUNTRYSIDE, THEMES, VEGETATION, Cover, is_any
 from dithc.data.synthetic.landscape import grow
-from dithc.data.synthetic.noise import Grid, band_pass, generator, shifted
+from dithc.data.synthetic.noise import PixelGrid, band_pass, generator, shifted
 from dithc.data.synthetic.spectra import BANDS, SPECTRA_PERCENT, reflectance
 
-GRID = Grid(96, 120, 5.0)
+GRID = PixelGrid(96, 120, 5.0)
 
 
 def test_band_pass_noise_has_the_wavelength_asked_for() -> None:
-    grid = Grid(256, 256, 2.0)
+    grid = PixelGrid(256, 256, 2.0)
     power = np.abs(np.fft.fft2(band_pass(generator(2), grid, wavelength_m=32.0))) ** 2
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(256, 2.0), np.fft.fftfreq(256, 2.0)))
     # The spectrum is log-normal around 1 / 32 along each direction; over the plane, where rings of higher frequency are
@@ -35,7 +35,7 @@ def test_a_shifted_mask_loses_what_leaves_the_grid(down: int, right: int) -> Non
 @pytest.mark.parametrize("theme", [COUNTRYSIDE, *THEMES], ids=lambda theme: theme.name)
 def test_every_theme_grows_on_any_grid(theme) -> None:  # type: ignore[no-untyped-def]
     for shape in ((16, 16), (41, 64)):
-        land = grow(generator(4), Grid(*shape, 8.0), theme)
+        land = grow(generator(4), PixelGrid(*shape, 8.0), theme)
         assert land.cover.shape == shape
         image = reflectance(land, generator(5))
         assert image.shape == (13, *shape)
@@ -46,7 +46,7 @@ def test_every_theme_grows_on_any_grid(theme) -> None:  # type: ignore[no-untype
 
 def test_themes_show_what_they_are_named_for() -> None:
     by_name = {theme.name: theme for theme in THEMES}
-    grid = Grid(128, 128, 4.0)
+    grid = PixelGrid(128, 128, 4.0)
 
     def share(name: str, *classes: Cover) -> float:
         return float(np.mean([is_any(grow(generator(s), grid, by_name[name]).cover, classes).mean() for s in range(3)]))

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.data.prefetch import ahead
 from dithc.data.scene import Mask
-from dithc.data.tiles.windows import Cut, measure
+from dithc.data.tiles.windows import TileBatch, measure
 
 
 @pytest.mark.parametrize("bands", [1, 3])
@@ -19,7 +19,9 @@ def test_each_tile_is_measured_over_its_valid_pixels_whatever_stands_beside_it(b
     mask[2] = Mask.INVALID
     mask[3, :50] = Mask.CLOUD
     zero = np.zeros(4, np.int64)
-    found = measure(Cut(pixels=pixels, mask=mask, scene=[0] * 4, y=zero, x=zero, cells=[""] * 4, splits=[None] * 4))
+    found = measure(
+        TileBatch(pixels=pixels, mask=mask, scene=[0] * 4, y=zero, x=zero, cells=[""] * 4, splits=[None] * 4)
+    )
     for i in (0, 1, 3):
         valid = pixels[i][:, mask[i] != Mask.INVALID].astype(np.float64)
         assert found.mean[i].tolist() == valid.mean(axis=1).tolist()  # exact for integers

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor, nn
 
 from dithc.engine.automem import AutoMem
-from dithc.engine.memory import Tiers, hot_pool
+from dithc.engine.memory import Tiers, output_pool
 from tests.engine.automem.managed import loss_of, moving_plan, two_tiers, used_bytes
 
 
@@ -16,7 +16,7 @@ from tests.engine.automem.managed import loss_of, moving_plan, two_tiers, used_b
 def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
     """Return `make_tiers(budget in MiB, file=False)`; at the end every tier must be empty and within its budget."""
     made: list[Tiers] = []
-    before = hot_pool()
+    before = output_pool()
 
     def make(budget_mib: float = 24, *, file: bool = False) -> Tiers:
         made.append(two_tiers(budget_mib, folder=tmp_path if file else None))
@@ -24,7 +24,7 @@ def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
 
     yield make
     gc.collect()
-    assert hot_pool() is before, "operators still allocate from a tier"
+    assert output_pool() is before, "operators still allocate from a tier"
     for tiers in made:
         assert used_bytes(tiers) == [0] * len(tiers), "tiers must be empty"
         budget = tiers.fast.spec.budget_bytes

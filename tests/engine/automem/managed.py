@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from dithc.engine.automem import AutoMem, Manager, Plan, manager
+from dithc.engine.automem import AutoMem, Manager, Plan, get_manager
 from dithc.engine.memory import Tiers, TierSpec
 from dithc.model import DiT
 
@@ -129,7 +129,7 @@ def two_tiers(budget_mib: float, *, folder: Path | None = None, file_mib: int = 
 
 def managed(model: nn.Module) -> Manager:
     """Return the manager of a managed model."""
-    found = manager(model)
+    found = get_manager(model)
     assert found is not None
     return found
 

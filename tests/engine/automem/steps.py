@@ -1,6 +1,6 @@
 """Random training steps as data, and an independent simulator of plans.
 
-The simulator lists every object in fast memory, byte by byte. It starts and ends copies as specified in `Decision` and
+The simulator lists every object in fast memory, byte by byte. It starts and ends copies as specified in `UnitDecision` and
 `Trace`. Each offload ends as late as possible: only when the next turn needs the memory (or, `eager`, as early as
 possible).
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies
 
-from dithc.engine.automem.planning.decision import Decision
+from dithc.engine.automem.planning.decision import UnitDecision
 from dithc.engine.automem.planning.document import Plan
-from dithc.engine.automem.trace import Saved, StateItem, Trace, Unit, Weight
+from dithc.engine.automem.trace import SavedTensor, StateItem, Trace, Unit, Weight
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Played:
             self.memory.drop(self.leaving.popleft()[0])
         self.peaks.append(self.memory.used)
 
-    def decision(self, index: int) -> Decision:
+    def decision(self, index: int) -> UnitDecision:
         return self.plan.units[self.names[index]]
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class Played:
     def is_kept(self, index: int) -> bool:
         return self.starts(index)[1] <= index
 
-    def is_spared(self, index: int, tensor: Saved) -> bool:
+    def is_spared(self, index: int, tensor: SavedTensor) -> bool:
         own = self.num_units - 1 - index
         alone = (tensor.first_reader if tensor.first_reader is not None else tensor.last_reader) == own
         return self.decision(index).recompute and not tensor.is_input and alone and tensor.last_reader == own
@@ -203,7 +203,7 @@ def traces(draw: strategies.DrawFn) -> Trace:
         for ordinal in range(draw(number(0, 3))):
             first = draw(number(0, own)) if draw(number(0, 3)) == 0 else own
             saved.append(
-                Saved(
+                SavedTensor(
                     ordinal=ordinal,
                     bytes=draw(number(0, 99)),
                     last_reader=own,
@@ -243,7 +243,7 @@ def unit(
     name: str,
     *,
     weight: int = 0,
-    saved: tuple[Saved, ...] = (),
+    saved: tuple[SavedTensor, ...] = (),
     seconds: tuple[float, float] = (1.0, 2.0),
     working: tuple[int, int] = (0, 0),
 ) -> Unit:
@@ -266,7 +266,7 @@ def blocks(num_blocks: int, *, weight: int = 10, saved: int = 30, seconds: tuple
             unit(
                 f"block{index}",
                 weight=weight,
-                saved=(Saved(ordinal=0, bytes=saved, last_reader=num_blocks - 1 - index),) if saved else (),
+                saved=(SavedTensor(ordinal=0, bytes=saved, last_reader=num_blocks - 1 - index),) if saved else (),
                 seconds=seconds,
                 working=(saved + 5, weight + 5),
             )

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from dithc.engine import hcops
-from dithc.engine.automem import AutoMem, manager
+from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.memory import Tiers
 from dithc.model import DiT
 from tests.engine.automem.managed import assert_moved, dit, loss_of, managed, mlps, moving_plan, train, unmanaged
@@ -139,7 +139,7 @@ def test_distributed_data_parallel(moving: Build) -> None:
     try:
         inner = moving(small)
         model = DistributedDataParallel(inner)
-        assert manager(model) is manager(inner)
+        assert get_manager(model) is get_manager(inner)
         loss = partial(loss_of, inner=inner)
         train(model, steps=2, loss=loss).assert_same(unmanaged(small, 2))
         assert_moved(inner)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine.automem import AutoMem
-from dithc.engine.memory import Copies, Tiers, TierSpec
+from dithc.engine.memory import CopyEngine, Tiers, TierSpec
 from dithc.model import DiT
 from tests.engine.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
 
@@ -78,7 +78,7 @@ def assert_right(model: nn.Module, *, seed: int = 2) -> None:
 @pytest.mark.slow
 def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Callable[..., Tiers], file: bool) -> None:
     tiers = make_tiers(50, file=file)
-    copies = Copies(tiers)
+    copies = CopyEngine(tiers)
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
     assert_right(model)
     assert_moved(model)
@@ -99,7 +99,7 @@ def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Call
 
 def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(100, file=True)
-    copies, plan = Copies(tiers), moving_plan(small, file=True)
+    copies, plan = CopyEngine(tiers), moving_plan(small, file=True)
     units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
     assert_right(model)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dithc.engine.automem import AutoMem
-from dithc.engine.memory import Copies, Tiers, allocator
+from dithc.engine.memory import CopyEngine, Tiers, allocator
 from tests.engine.automem.managed import dit, loss_of, managed, train, unmanaged
 from tests.engine.automem.test_faults import fail_backward
 from tests.engine.memory import modes
@@ -63,7 +63,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
     """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
-    copies = Copies(tiers)
+    copies = CopyEngine(tiers)
     model = AutoMem(dit(), tiers=tiers, copies=copies)
     train(model, steps=3)
     managing = managed(model)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dithc.engine.automem import AutoMem, manager
+from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.memory import Tiers
 from tests.engine.automem.managed import dit, loss_of, managed, mlps, train, unmanaged, used_bytes, weights_in
 from tests.engine.memory import modes
@@ -56,7 +56,7 @@ def test_single_tier_has_nothing_to_move(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO, logger="dithc"):
         model = AutoMem(dit())
     assert "single tier: nothing to move" in caplog.text
-    assert manager(model) is None
+    assert get_manager(model) is None
     assert "forward" not in vars(model)
 
 
@@ -140,7 +140,7 @@ def test_deep_copy_is_unmanaged_and_runs_its_own_weights(make_tiers: Callable[..
     loss_of(model, 0).backward()
     loss_of(model, 1).backward()
     twin = copy.deepcopy(model)
-    assert manager(twin) is None
+    assert get_manager(twin) is None
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

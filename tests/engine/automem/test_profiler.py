@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine import hcops
-from dithc.engine.automem import AutoMem, manager
+from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.automem.trace import Trace
 from dithc.engine.memory import Tiers
 
@@ -42,7 +42,7 @@ def traced(model: nn.Module, tiers: Tiers) -> Trace:
     for _ in range(3):  # the third call creates the plan and its trace
         model(torch.ones(ROWS, WIDTH)).sum().backward()
         model.zero_grad()
-    found = manager(model)
+    found = get_manager(model)
     assert found is not None
     assert found.trace is not None
     return found.trace

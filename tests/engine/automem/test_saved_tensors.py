@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dithc.engine.automem.saved_tensors import Book, Record, other_hooks_are_on
+from dithc.engine.automem.saved_tensors import SavedStorage, SavedTensorRegistry, other_hooks_are_on
 
 SIDE = 256  # 256 KiB of fp32
 
 
-def book(weight: nn.Parameter | None = None, told: list[str] | None = None) -> Book:
-    def fetch(record: Record) -> Tensor:
+def book(weight: nn.Parameter | None = None, told: list[str] | None = None) -> SavedTensorRegistry:
+    def fetch(record: SavedStorage) -> Tensor:
         found = record.away if record.here is None else record.here
         assert found is not None
         return found
@@ -22,10 +22,10 @@ def book(weight: nn.Parameter | None = None, told: list[str] | None = None) -> B
         return weight if inside else None
 
     reached = (lambda unit: told.append(unit)) if told is not None else (lambda unit: None)
-    return Book(weight_at=at, is_tracked=lambda tensor: True, fetch=fetch, reached=reached)
+    return SavedTensorRegistry(weight_at=at, is_tracked=lambda tensor: True, fetch=fetch, reached=reached)
 
 
-def send_away(found: Book) -> None:
+def send_away(found: SavedTensorRegistry) -> None:
     """Move every record's bytes elsewhere and release the originals."""
     for record in list(found.named.values()):
         assert record.here is not None

@@ -22,7 +22,7 @@ def test_parts_cover_the_range_and_start_on_a_multiple_and_differ_by_at_most_one
     assert all(part.start % multiple == 0 or part.start == length for part in slices)
 
 
-@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 @given(LENGTHS, PARTS, MULTIPLES)
 def test_partition_is_the_rule_of_the_library(length, parts, multiple):
     start, stop = ctypes.c_int64(), ctypes.c_int64()

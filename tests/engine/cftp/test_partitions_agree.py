@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from dithc.engine import hcops, native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.native import contexts
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 
 # Clusters and threads; with nodes (0, 0) the optimizer follows the clusters' parts of each tensor.
 PARTITIONS = [(1, 1, ()), (1, 2, ()), (2, 2, ()), (1, 3, ()), (2, 3, (0, 0)), (3, 3, ())]
@@ -35,8 +35,8 @@ def test_bits_are_the_same_on_all_partitions(monkeypatch, use_backend):
     for clusters, threads, nodes in PARTITIONS:
         edges = [threads * cluster // clusters for cluster in range(clusters + 1)]
         parts = tuple(map(range, edges, edges[1:]))
-        layout = contexts.Layout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
-        context = contexts.new_context(discover(), layout, isa=native.isa())
+        layout = contexts.ThreadLayout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
+        context = contexts.new_context(discover_machine(), layout, isa=native.instruction_set())
         monkeypatch.setattr(native, "context", lambda context=context, **_: context)
         found.append(adamw())
         native.library().hc_context_destroy(context)

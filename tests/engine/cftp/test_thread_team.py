@@ -1,4 +1,4 @@
-"""Tests of `Team`: its threads are where it describes them, have barriers, and sleep when idle."""
+"""Tests of `ThreadTeam`: its threads are where it describes them, have barriers, and sleep when idle."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from dithc.engine import native
-from dithc.engine.cftp import Team
+from dithc.engine.cftp import ThreadTeam
 from dithc.engine.cftp import thread_team as module
 from tests.engine.native.on_threads import on_threads
 
-needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
 
@@ -25,7 +25,7 @@ def script(text: str, *, timeout: float = 600) -> subprocess.CompletedProcess[st
 
 @needs_library
 def test_threads_are_where_the_team_says():
-    team, masks, identities = Team.of(), {}, set()
+    team, masks, identities = ThreadTeam.of(), {}, set()
     on_threads(lambda thread, _: masks.update({thread: os.sched_getaffinity(0)}))
     on_threads(lambda *_: identities.add(threading.get_native_id()))
     assert len(masks) == len(identities) == team.num_threads
@@ -39,23 +39,23 @@ def test_threads_are_where_the_team_says():
 
 @needs_library
 def test_a_barrier_has_a_price_and_a_team_of_one_has_none():
-    times = Team.of(num_threads=2).barrier_times(count=100, runs=3)
+    times = ThreadTeam.of(num_threads=2).barrier_times(count=100, runs=3)
     assert len(times) == 3
     assert min(times) > 0
-    assert Team.of(num_threads=1).barrier_seconds() == 0.0
+    assert ThreadTeam.of(num_threads=1).barrier_seconds() == 0.0
     with pytest.raises(ValueError, match="hc_barrier_ceiling"):
-        Team.of(num_threads=2).barrier_times(count=-1)
+        ThreadTeam.of(num_threads=2).barrier_times(count=-1)
 
 
 def test_without_the_library_the_caller_is_the_team(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
-    team = Team.of(num_threads=8)
+    team = ThreadTeam.of(num_threads=8)
     assert (team.num_threads, team.barrier_seconds()) == (1, 0.0)
     assert team.describe().startswith("team: the caller alone")
 
 
 def test_numbers_are_written_as_ranges():
-    team = Team(clusters=((0, 1), (2, 3)), cpus=(0, 1, 4, 7), nodes=(0, 1))
+    team = ThreadTeam(clusters=((0, 1), (2, 3)), cpus=(0, 1, 4, 7), nodes=(0, 1))
     assert (
         team.describe()
         == "team: 4 thread(s) in 2 cluster(s) (2 + 2), pinned to CPUs 0-1,4,7; memory bound to nodes 0-1"
@@ -64,13 +64,13 @@ def test_numbers_are_written_as_ranges():
 
 IDLE = """
 import time
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine import native
 from dithc.engine.native import contexts
 def seconds_of_cpu(spin_nanoseconds, enough=0.0):
     # What the process uses in 0.4 s, or in as much longer as it takes to use enough.
-    layout = contexts.planned_layout(discover(), 2)
-    made = contexts.new_context(discover(), layout, isa="ref", spin_nanoseconds=spin_nanoseconds)
+    layout = contexts.planned_layout(discover_machine(), 2)
+    made = contexts.new_context(discover_machine(), layout, isa="ref", spin_nanoseconds=spin_nanoseconds)
     native.library().hc_barrier_ceiling(made, 1000)
     time.sleep(0.02)
     before, end = time.process_time(), time.monotonic() + 60

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from dithc.engine.comm import Group, connect, ranks
+from dithc.engine.comm import Group, connect_ranks, init_distributed
 from dithc.engine.comm.launch.exit_report import RANK_VARIABLES
 
 
@@ -49,7 +49,7 @@ def prepare(scene: str) -> None:
     elif scene == "stopped-after-mpi":
         group.node_name = stop
     elif scene in ("stopped-before-mpi", "paused") and not (been := Path("been here")).exists():
-        guarded = group.guarded
+        guarded = group.start_watchdog
 
         def stopped() -> None:
             guarded()
@@ -58,7 +58,7 @@ def prepare(scene: str) -> None:
                 subprocess.Popen(["/bin/sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
             stop()
 
-        group.guarded = stopped
+        group.start_watchdog = stopped
 
 
 def again() -> None:
@@ -67,10 +67,10 @@ def again() -> None:
     torch.ones(1 << 18).add_(1)  # a forked child would wait for the team of this process
     cpus = os.sched_getaffinity(0)
     for code in (75, 0):
-        with suppress(SystemExit), ranks(2) as group:
+        with suppress(SystemExit), init_distributed(2) as group:
             torch.set_num_threads(2)
             torch.ones(1 << 18).add_(1)
-            with ranks() as inner:
+            with init_distributed() as inner:
                 exchange(inner)
             exchange(group)
             raise SystemExit(code)
@@ -83,13 +83,13 @@ def main() -> None:
     if scene == "again":
         again()
     if scene == "ended":
-        with connect(expected) as group:
+        with connect_ranks(expected) as group:
             pass
         if group.rank == 1:
             return
     if any(os.environ.get(name) == "1" for name in RANK_VARIABLES):
         prepare(scene)
-    with connect(expected, timeout_seconds=600) as group:
+    with connect_ranks(expected, timeout_seconds=600) as group:
         if scene == "exchange":
             exchange(group)
         elif scene == "fail" and group.rank == group.size - 1:

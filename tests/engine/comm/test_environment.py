@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import connect, group
+from dithc.engine.comm import connect_ranks, group
 from dithc.engine.comm.environment import for_ranks, left_over, started_by
 from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.comm.launch.launch_command import environment_of
@@ -65,11 +65,11 @@ def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(nam
 def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in LEFT_OVER.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("one process starts no MPI"))
-    with connect() as alone:
+    monkeypatch.setattr(group, "start_watchdog", lambda: pytest.fail("one process starts no MPI"))
+    with connect_ranks() as alone:
         assert alone.size == 1
     with pytest.raises(UserError, match="no launcher"):
-        connect(2)
+        connect_ranks(2)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_several_nodes_of_a_job_need_srun(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "guarded", lambda: pytest.fail("MPI serves neither"))
+    monkeypatch.setattr(group, "start_watchdog", lambda: pytest.fail("MPI serves neither"))
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PALS_RANKID", "0")
@@ -140,7 +140,7 @@ def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.Mo
 
     def join() -> None:
         try:
-            connect()
+            connect_ranks()
         except UserError as error:
             errors.append(str(error))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import Group, connect
+from dithc.engine.comm import Group, connect_ranks
 from dithc.engine.comm.launch.launch_command import find_mpiexec, launch_line
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
@@ -56,7 +56,7 @@ def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.Complet
 
 def test_one_rank_is_a_group_without_mpi(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # an earlier test of this process may have used it
-    with connect(1) as group:
+    with connect_ranks(1) as group:
         assert (group.rank, group.size, group.local_rank, group.local_size) == (0, 1, 0, 1)
         group.barrier()
         assert group.any(True)
@@ -67,16 +67,16 @@ def test_one_rank_is_a_group_without_mpi(monkeypatch):
         assert torch.equal(group.all_reduce_(values, op="mean"), torch.arange(3.0))
     assert not torch.distributed.is_initialized()
     assert "mpi4py.MPI" not in sys.modules
-    with pytest.raises(RuntimeError, match="as it is"), connect(1):
+    with pytest.raises(RuntimeError, match="as it is"), connect_ranks(1):
         raise RuntimeError("as it is")
 
 
 def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
     with pytest.raises(UserError, match="no launcher started this process"):
-        connect(2)
+        connect_ranks(2)
     monkeypatch.setenv("DITHC_EXPECTED_RANKS", "4")
     with pytest.raises(UserError, match="expected: 4"):
-        connect()
+        connect_ranks()
 
 
 @pytest.mark.sampled("collectives")

@@ -14,9 +14,9 @@ from dithc.cli import main
 from dithc.core import openmp
 from dithc.core.logging import UserError
 from dithc.engine import native
-from dithc.engine.cftp import Team
-from dithc.engine.comm.launch.launch_command import MpiExec
-from dithc.engine.doctor import Finding, collect, mpi_slurm
+from dithc.engine.cftp import ThreadTeam
+from dithc.engine.comm.launch.launch_command import MpiLauncher
+from dithc.engine.doctor import CheckResult, mpi_slurm, run_checks
 from dithc.engine.doctor import machine as machine_checks
 from dithc.engine.doctor.disabled_features import switched_off
 from dithc.engine.doctor.mpi_slurm import allocation, judge_mpi, slurm
@@ -32,9 +32,8 @@ from dithc.engine.doctor.software import (
     versions,
 )
 from dithc.engine.doctor.tiers import memory_tiers
-from dithc.engine.hardware import description, discover
-from dithc.engine.hardware.machine import HugePages, Node
-from dithc.engine.hardware.machine import Tier as MemoryTier
+from dithc.engine.hardware import description, discover_machine
+from dithc.engine.hardware.machine import HugePages, MemoryTier, NumaNode
 from tests.brought import bring
 
 HERE = Path()
@@ -43,7 +42,7 @@ MPICH = {"vendor": "MPICH 5.0.2", "standard": "5.0", "thread_level": "multiple"}
 
 @pytest.fixture
 def machine():
-    return discover()
+    return discover_machine()
 
 
 def with_limits(machine, **limits):
@@ -84,7 +83,7 @@ def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
     def broken_check(_, __):
         raise OSError("no such thing")
 
-    (finding,) = collect(HERE, checks=[broken_check])
+    (finding,) = run_checks(HERE, checks=[broken_check])
     assert (finding.level, "no such thing" in finding.text) == ("warn", True)
     never = replace(machine, huge_pages=replace(machine.huge_pages, transparent="never"))
     assert levels(machine_checks.huge_pages(never, HERE)) == ["warn"]
@@ -115,7 +114,7 @@ def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warn")])
 def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monkeypatch, seconds, level):
-    monkeypatch.setattr(Team, "barrier_seconds", lambda team: seconds)
+    monkeypatch.setattr(ThreadTeam, "barrier_seconds", lambda team: seconds)
     assert levels(threads(machine, HERE)) == [level]
 
 
@@ -136,11 +135,11 @@ def test_a_missing_package_hurts(machine, monkeypatch):
 @pytest.mark.parametrize(
     ("facts", "mpiexec", "level"),
     [
-        (MPICH, MpiExec("/x/mpiexec", "mpich"), "ok"),
-        (MPICH, MpiExec("/x/mpiexec", "other"), "ok"),
-        (MPICH, MpiExec("/x/mpiexec", "openmpi"), "bad"),
-        ({**MPICH, "vendor": "Open MPI 5.0.11"}, MpiExec("/x/mpiexec", "mpich"), "bad"),
-        ({**MPICH, "thread_level": "serialized"}, MpiExec("/x/mpiexec", "mpich"), "warn"),
+        (MPICH, MpiLauncher("/x/mpiexec", "mpich"), "ok"),
+        (MPICH, MpiLauncher("/x/mpiexec", "other"), "ok"),
+        (MPICH, MpiLauncher("/x/mpiexec", "openmpi"), "bad"),
+        ({**MPICH, "vendor": "Open MPI 5.0.11"}, MpiLauncher("/x/mpiexec", "mpich"), "bad"),
+        ({**MPICH, "thread_level": "serialized"}, MpiLauncher("/x/mpiexec", "mpich"), "warn"),
         (MPICH, None, "warn"),
         ({"error": "cannot load MPI library"}, None, "warn"),
     ],
@@ -163,8 +162,8 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
 
 @pytest.mark.parametrize(("names", "verdict"), [(("ok", "bad"), 1), (("ok", "warn"), 0), ((), 0)])
 def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
-    found = [Finding(level, f"topic {level}", "x", fix="mend it", details="a long list") for level in names]
-    monkeypatch.setattr("dithc.engine.doctor.collect", lambda _: found)
+    found = [CheckResult(level, f"topic {level}", "x", fix="mend it", details="a long list") for level in names]
+    monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: found)
     assert main(["doctor", "--verbose"]) == verdict
     assert capsys.readouterr().out.count("a long list") == len(names)
     assert main(["doctor"]) == verdict
@@ -181,13 +180,13 @@ def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch,
     path = tmp_path / "here.yaml"
     assert main(["doctor", "--describe", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
-    assert description.read(path).cores == discover(described=False).cores
+    assert description.read(path).cores == discover_machine(described=False).cores
 
 
 def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):
     lx2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
     monkeypatch.setenv("DITHC_MACHINE", str(lx2))
-    findings = collect(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
+    findings = run_checks(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
     described = next(finding for finding in findings if finding.topic == "described machine")
     assert described.level == "warn"
     assert described.text.count("144 compute thread(s)") == 4
@@ -197,7 +196,7 @@ def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypat
 
 def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
     monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
-    first, second = collect(HERE, checks=[machine_checks.processor])[:2]
+    first, second = run_checks(HERE, checks=[machine_checks.processor])[:2]
     assert (first.level, first.topic) == ("bad", "described machine")
     assert "/nowhere.yaml" in first.text
     assert second.topic == "machine"
@@ -206,7 +205,7 @@ def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(
 def test_reserved_pages_on_some_nodes_only_are_a_warning(machine):
     pools = (((2 << 20, 8, 8),), ())
     nodes = tuple(
-        Node(index=number, cpus=(number,), memory_bytes=1, distances=(10, 20), huge_page_pools=pool)
+        NumaNode(index=number, cpus=(number,), memory_bytes=1, distances=(10, 20), huge_page_pools=pool)
         for number, pool in enumerate(pools)
     )
     uneven = replace(machine, nodes=nodes, huge_pages=replace(machine.huge_pages, transparent="always"))
@@ -223,10 +222,10 @@ import torch  # first: a runtime that is there already would be taken by torch t
 for path in sys.argv[1:]:
     ctypes.CDLL(path)
 from pathlib import Path
-from dithc.engine.doctor import collect, worst
+from dithc.engine.doctor import run_checks, worst_level
 from dithc.engine.doctor.software import torch_runtimes
-found = [finding for finding in collect(Path(), checks=[torch_runtimes])]
-print(json.dumps([worst(found), [finding.text for finding in found if finding.topic == "OpenMP"]]))
+found = [finding for finding in run_checks(Path(), checks=[torch_runtimes])]
+print(json.dumps([worst_level(found), [finding.text for finding in found if finding.topic == "OpenMP"]]))
 """
 
 
@@ -302,9 +301,9 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
     assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warn", True)
 
 
-@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+@pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path):
-    machine = discover(described=False)
+    machine = discover_machine(described=False)
     gib = {"ddr": 64, "on-package": 16}
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=size << 30) for kind, size in gib.items())
     budgeted = replace(machine, tiers=tiers)
@@ -319,13 +318,13 @@ def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path)
 
 
 def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extensions_of_packages(discover(), HERE) == []
+    assert extensions_of_packages(discover_machine(), HERE) == []
     bring(tmp_path, monkeypatch, codecs={"folded": "tests.brought:Folded"})
-    (found,) = extensions_of_packages(discover(), HERE)
+    (found,) = extensions_of_packages(discover_machine(), HERE)
     assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.brought:Folded")
     points = {"folded": "tests.brought:Folded", "lost": "tests.brought:Lost", "pixel": "tests.brought:Folded"}
     bring(tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.brought:Means"})
-    (found,) = extensions_of_packages(discover(), HERE)
+    (found,) = extensions_of_packages(discover_machine(), HERE)
     assert found.level == "warn"
     for said in (
         "folded (mine 1.0) of codecs cannot be used: several",

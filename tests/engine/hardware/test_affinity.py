@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dithc.core.logging import UserError
 from dithc.engine.comm.launch.launch_command import find_mpiexec
-from dithc.engine.hardware import discover, plan
+from dithc.engine.hardware import discover_machine, plan_cores
 from dithc.engine.hardware.affinity import apply, overlaps, verify
 
 LIMIT_SECONDS = 600
@@ -28,7 +28,7 @@ def heard(monkeypatch, caplog):
 @pytest.fixture
 def rank_plan(two_sockets):
     """Return rank 1 of 4 on an emulated machine: CPUs 20-39 and 100-119."""
-    return plan(discover(two_sockets.root), ranks_per_node=4).ranks[1]
+    return plan_cores(discover_machine(two_sockets.root), ranks_per_node=4).ranks[1]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan,
 def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
     tree = flat_machine(num_cores=4, allowed="0-127")
     tree.task(1, name="python", allowed="0-127")
-    (only,) = plan(discover(tree.root), ranks_per_node=1).ranks
+    (only,) = plan_cores(discover_machine(tree.root), ranks_per_node=1).ranks
     assert kinds(verify(only, root=tree.root)) == []
 
 
@@ -101,7 +101,7 @@ def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, ra
 
 
 def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, heard):
-    cores = discover(two_sockets.root).cores
+    cores = discover_machine(two_sockets.root).cores
     two_sockets.process(allowed="20-39,100-119")
     others = [(100,), rank_plan.cpus, (100, 101), (50,)]
 
@@ -117,7 +117,7 @@ def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_
 
 
 def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):
-    cores = discover(two_sockets.root).cores
+    cores = discover_machine(two_sockets.root).cores
     assert overlaps([(0,), (80,)]) == ()
     assert overlaps([(0,), (80,)], cores=cores) == ((0, 1, (0,)),)
     assert overlaps([(500,), (500,)], cores=cores) == ((0, 1, (500,)),)
@@ -131,7 +131,7 @@ def test_overlaps_are_the_common_cpus_of_each_pair(masks):
 
 
 def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
-    (planned,) = plan(discover(described=False), ranks_per_node=1).ranks
+    (planned,) = plan_cores(discover_machine(described=False), ranks_per_node=1).ranks
     one = replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True)
     assert kinds(verify(one)) == ["process mask", "thread mask"]
     apply(one)

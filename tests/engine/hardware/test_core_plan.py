@@ -6,63 +6,63 @@ from dataclasses import replace
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.hardware import discover, plan
+from dithc.engine.hardware import discover_machine, plan_cores
 from dithc.engine.hardware.affinity import apply
 
 
 def test_every_rank_gets_its_own_cores_and_none_is_left(two_sockets):
-    machine = discover(two_sockets.root)
-    core_plan = plan(machine, ranks_per_node=4, cpus_per_rank=40)
+    machine = discover_machine(two_sockets.root)
+    core_plan = plan_cores(machine, ranks_per_node=4, cpus_per_rank=40)
     cores = [core for rank in core_plan.ranks for core in rank.cores]
     assert cores == list(range(80))
     assert [rank.cpus[0] for rank in core_plan.ranks] == [0, 20, 40, 60]
     assert all(rank.pin and len(rank.cpus) == 40 for rank in core_plan.ranks)
-    assert any("spans several sockets" in why for why in plan(machine, ranks_per_node=1).reasons)
+    assert any("spans several sockets" in why for why in plan_cores(machine, ranks_per_node=1).reasons)
 
 
 def test_nothing_is_reserved_with_few_cores_and_the_plan_says_so(flat_machine):
-    core_plan = plan(discover(flat_machine(num_cores=4).root), ranks_per_node=2)
+    core_plan = plan_cores(discover_machine(flat_machine(num_cores=4).root), ranks_per_node=2)
     assert all(rank.reserved == () and rank.num_threads == 2 for rank in core_plan.ranks)
     assert "no core reserved for communication" in core_plan.reasons[0]
 
 
 def test_more_ranks_than_cores_share_them_unbound(flat_machine):
-    core_plan = plan(discover(flat_machine(num_cores=2).root), ranks_per_node=4)
+    core_plan = plan_cores(discover_machine(flat_machine(num_cores=2).root), ranks_per_node=4)
     assert all(not rank.pin and rank.num_threads == 1 for rank in core_plan.ranks)
     assert "share" in core_plan.reasons[0]
 
 
 def test_a_mask_set_by_the_launcher_is_the_plan(flat_machine):
-    machine = discover(flat_machine(num_cores=8, allowed="4-5").root)
-    core_plan = plan(machine, ranks_per_node=4, cpus_per_rank=2)
+    machine = discover_machine(flat_machine(num_cores=8, allowed="4-5").root)
+    core_plan = plan_cores(machine, ranks_per_node=4, cpus_per_rank=2)
     assert all(rank.cpus == (4, 5) and rank.num_threads == 2 and not rank.pin for rank in core_plan.ranks)
 
 
 def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_sockets):
-    machine = discover(two_sockets.root)
-    whole = plan(machine, ranks_per_node=4).ranks[1]
+    machine = discover_machine(two_sockets.root)
+    whole = plan_cores(machine, ranks_per_node=4).ranks[1]
     own = replace(machine, limits=replace(machine.limits, allowed_cpus=whole.cpus))
-    bound = plan(own, ranks_per_node=4, cpus_per_rank=len(whole.cores), own_mask=True)
+    bound = plan_cores(own, ranks_per_node=4, cpus_per_rank=len(whole.cores), own_mask=True)
     first, last = bound.ranks[0], bound.ranks[3]
     assert (first.cpus, first.compute, first.reserved, first.pin) == (whole.cpus, whole.compute, whole.reserved, True)
     assert (last.rank, last.cpus) == (3, first.cpus)
     assert "communication" in dict(first.reserved)
     assert "separate mask" in bound.reasons[0]
-    assert plan(own, ranks_per_node=1, own_mask=True) == plan(own, ranks_per_node=1)
+    assert plan_cores(own, ranks_per_node=1, own_mask=True) == plan_cores(own, ranks_per_node=1)
     throttled = replace(own, limits=replace(own.limits, cpu_quota=1.0))
-    assert not plan(throttled, ranks_per_node=4, own_mask=True).ranks[0].pin
+    assert not plan_cores(throttled, ranks_per_node=4, own_mask=True).ranks[0].pin
 
 
 def test_ranks_that_do_not_fill_the_machine_are_not_bound(flat_machine):
-    core_plan = plan(discover(flat_machine(num_cores=8).root), ranks_per_node=2, cpus_per_rank=2)
+    core_plan = plan_cores(discover_machine(flat_machine(num_cores=8).root), ranks_per_node=2, cpus_per_rank=2)
     assert all(not rank.pin and rank.num_threads == 2 for rank in core_plan.ranks)
     assert "other jobs" in core_plan.reasons[0]
 
 
 def test_a_quota_of_cpu_time_limits_the_threads(flat_machine):
-    machine = discover(flat_machine(num_cores=8).root)
+    machine = discover_machine(flat_machine(num_cores=8).root)
     machine = replace(machine, limits=replace(machine.limits, cpu_quota=2.5))
-    core_plan = plan(machine, ranks_per_node=1)
+    core_plan = plan_cores(machine, ranks_per_node=1)
     assert core_plan.ranks[0].num_threads == 2
     assert "2.5 CPU(s) of time" in core_plan.reasons[0]
 
@@ -70,14 +70,14 @@ def test_a_quota_of_cpu_time_limits_the_threads(flat_machine):
 @pytest.mark.parametrize(("ranks", "cpus"), [(0, None), (1, 0)])
 def test_less_than_one_rank_or_cpu_is_refused(ranks, cpus):
     with pytest.raises(UserError, match="expected: 1 or more"):
-        plan(discover(), ranks_per_node=ranks, cpus_per_rank=cpus)
+        plan_cores(discover_machine(), ranks_per_node=ranks, cpus_per_rank=cpus)
 
 
 @pytest.mark.usefixtures("masks_put_back")
 def test_apply_binds_to_the_planned_cpus_and_never_widens_a_mask():
     before = os.sched_getaffinity(0)
     one = min(before)
-    (rank_plan,) = plan(discover(), ranks_per_node=1).ranks
+    (rank_plan,) = plan_cores(discover_machine(), ranks_per_node=1).ranks
     apply(replace(rank_plan, cpus=(one,), pin=False))
     assert os.sched_getaffinity(0) == before
     assert apply(replace(rank_plan, cpus=(one,), num_threads=1, pin=True)) == 1

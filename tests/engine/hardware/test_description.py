@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.hardware import description, discover, plan
+from dithc.engine.hardware import description, discover_machine, plan_cores
 from dithc.engine.hardware.cpu_lists import compact_cores, expand_cores
 from tests.engine.hardware import machines
 from tests.engine.hardware.test_machines import assert_lx2
@@ -26,13 +26,13 @@ ONE_CLUSTER = "clusters: [{cores: 0-3}]\n"
 def test_a_written_machine_is_read_back_as_it_was(tree, tmp_path, name):
     TREES[name](tree)
     tree.pool("sys/devices/system/node/node0/hugepages", kib=2048, reserved=7, free=6)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     (tmp_path / "machine.yaml").write_text(description.to_yaml(machine))
     assert description.read(tmp_path / "machine.yaml") == machine
 
 
 def test_this_machine_is_read_back_as_it_is(tmp_path):
-    machine = discover(described=False)
+    machine = discover_machine(described=False)
     (tmp_path / "machine.yaml").write_text(description.to_yaml(machine))
     assert description.read(str(tmp_path / "machine.yaml")) == machine
 
@@ -101,20 +101,20 @@ def heard(monkeypatch, caplog):
 
 
 def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_process(monkeypatch, tmp_path, heard):
-    here = discover(described=False)
+    here = discover_machine(described=False)
     cpus = here.limits.allowed_cpus
     path = tmp_path / "apart.yaml"
     path.write_text("clusters:\n" + "".join(f"- {{cores: {cpu}}}\n" for cpu in (*cpus, max(cpus) + 1)))
     monkeypatch.setenv("DITHC_MACHINE", str(path))
-    machine = discover()
+    machine = discover_machine()
     assert len(machine.clusters) == len(cpus) + 1
     assert len(machine.visible_cores) == len(cpus)
     assert machine.limits.allowed_cpus == cpus
     assert (machine.caches, machine.model_name, machine.nodes) == (here.caches, here.model_name, here.nodes)
     assert machine.described_by == str(path)
     assert str(path) in machine.describe()
-    assert plan(machine, ranks_per_node=1).ranks[0].clusters == tuple((core,) for core in range(len(cpus)))
-    discover()
+    assert plan_cores(machine, ranks_per_node=1).ranks[0].clusters == tuple((core,) for core in range(len(cpus)))
+    discover_machine()
     assert heard.text.count("replaces this machine") == 1
 
 
@@ -122,19 +122,19 @@ def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkey
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("this process may not use CPUs 0 and 1")
     monkeypatch.setenv("DITHC_MACHINE", str(PROFILES / "two-clusters.yaml"))
-    machine = discover()
+    machine = discover_machine()
     assert (machine.num_dies, [cluster.cores for cluster in machine.clusters]) == (1, [(0,), (1,)])
-    assert plan(machine, ranks_per_node=1).ranks[0].clusters[:2] == ((0,), (1,))
-    assert [rank.clusters for rank in plan(machine, ranks_per_node=2).ranks] == [((0,),), ((1,),)]
+    assert plan_cores(machine, ranks_per_node=1).ranks[0].clusters[:2] == ((0,), (1,))
+    assert [rank.clusters for rank in plan_cores(machine, ranks_per_node=2).ranks] == [((0,),), ((1,),)]
 
 
 def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_description(monkeypatch, tree):
     monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
     machines.container(tree)
-    assert len(discover(tree.root).cores) == 2
-    assert discover(described=False).described_by == ""
+    assert len(discover_machine(tree.root).cores) == 2
+    assert discover_machine(described=False).described_by == ""
     with pytest.raises(UserError, match=r"/nowhere\.yaml"):
-        discover()
+        discover_machine()
 
 
 def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path):
@@ -142,7 +142,7 @@ def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path)
     path.write_text("clusters: [{cores: 100000-100001}]")
     monkeypatch.setenv("DITHC_MACHINE", str(path))
     with pytest.raises(UserError, match="cannot replace"):
-        discover()
+        discover_machine()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import json
 import os
 from dataclasses import asdict
 
-from dithc.engine.hardware import Limits, discover
+from dithc.engine.hardware import Limits, discover_machine
 
 
 def test_this_machine_shows_the_cpus_we_may_use():
-    machine = discover()
+    machine = discover_machine()
     assert set(machine.limits.allowed_cpus) == os.sched_getaffinity(0)
     assert machine.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 1 <= len(machine.visible_cores) <= len(machine.cores)
@@ -17,7 +17,7 @@ def test_this_machine_shows_the_cpus_we_may_use():
 
 
 def test_an_empty_tree_gives_cores_without_topology(tree):
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert len(machine.cores) == os.cpu_count()
     assert machine.limits.memory_available_bytes is None
 
@@ -25,7 +25,7 @@ def test_an_empty_tree_gives_cores_without_topology(tree):
 def test_offline_cpus_are_no_cores(flat_machine):
     tree = flat_machine(num_cores=8)
     tree.online("0-3,6")
-    assert [core.cpus for core in discover(tree.root).cores] == [(0,), (1,), (2,), (3,), (6,)]
+    assert [core.cpus for core in discover_machine(tree.root).cores] == [(0,), (1,), (2,), (3,), (6,)]
 
 
 def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
@@ -85,7 +85,7 @@ def test_a_slurm_step_is_held_by_its_cpuset_and_the_memory_of_its_job(flat_machi
     tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/cpuset.cpus.effective", "2-5")
     tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/memory.max", str(16 << 30))
     tree.write(f"sys/fs/cgroup{step}/memory.max", "max")
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert [core.cpus[0] for core in machine.visible_cores] == [2, 3, 4, 5]
     assert machine.limits.memory_limit_bytes == 16 << 30
 
@@ -105,13 +105,13 @@ def test_numbers_that_the_kernel_does_not_know_are_left_out(flat_machine):
     tree.write("sys/devices/system/cpu/cpu0/topology/die_id", "-1")
     tree.node(0, cpus="0-1", gib=4, distances="10")
     tree.write("sys/devices/system/node/node0/access0/initiators/read_bandwidth", "0")
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert machine.num_sockets == machine.num_dies == 1
     assert machine.nodes[0].read_bandwidth is None
 
 
 def test_cores_go_by_their_node_where_all_their_siblings_are_off(two_sockets):
     two_sockets.online("0-79", present="0-159")
-    machine = discover(two_sockets.root)
+    machine = discover_machine(two_sockets.root)
     assert [core.cpus for core in machine.cores[:2]] == [(0,), (1,)]
     assert machine.offline_cpus == tuple(range(80, 160))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dithc.engine.hardware import Machine, discover, plan
+from dithc.engine.hardware import Machine, discover_machine, plan_cores
 from tests.engine.hardware import machines
 
 GIB = 1 << 30
@@ -23,22 +23,22 @@ def sizes(rank_plan):
 
 def test_a_container_without_topology_has_a_core_for_each_cpu(tree):
     machines.container(tree)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 1, 2)
     assert (machine.nodes, machine.tiers, machine.caches) == ((), (), ())
     assert "entire die" in machine.cluster_rule
-    (rank,) = plan(machine, ranks_per_node=1).ranks
+    (rank,) = plan_cores(machine, ranks_per_node=1).ranks
     assert (rank.clusters, rank.reserved, rank.num_threads) == (((0, 1),), (), 2)
 
 
 def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known(tree):
     machines.laptop(tree)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 1, 14)
     assert machine.slower_cores == tuple(range(6, 14))
     assert [len(core.cpus) for core in machine.cores] == [2] * 6 + [1] * 8
     assert tiers(machine) == {"ddr": ((0,), 32)}
-    core_plan = plan(machine, ranks_per_node=1)
+    core_plan = plan_cores(machine, ranks_per_node=1)
     assert sizes(core_plan.ranks[0]) == [14]
     assert any("8 core(s) are slower" in reason for reason in core_plan.reasons)
     assert "8 of the cores are efficiency cores" in machine.describe()
@@ -46,7 +46,7 @@ def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known
 
 def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
     machines.laptop(tree, low_power=True)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert [len(cluster.cores) for cluster in machine.clusters] == [14, 2]
     assert "an L2 without L3" in machine.cluster_rule
 
@@ -54,13 +54,13 @@ def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
 def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as_dies):
     machines.epyc(tree, nodes_per_socket=1, chiplets_as_dies=chiplets_as_dies)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 16, 128)
     assert {len(cluster.cores) for cluster in machine.clusters} == {8}
     assert ("chiplets" in machine.die_rule) is chiplets_as_dies
     assert machine.cores[64].cpus == (64, 192)
     assert tiers(machine) == {"ddr": ((0, 1), 512)}
-    first, second = plan(machine, ranks_per_node=2).ranks
+    first, second = plan_cores(machine, ranks_per_node=2).ranks
     # 3 spare cores for 8 clusters: one for each of the two purposes, from two clusters.
     assert sizes(first) == [8] * 6 + [7] * 2
     assert dict(first.reserved) == {"communication": 55, "load": 63}
@@ -70,21 +70,21 @@ def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
 def test_epyc_with_four_nodes_a_socket_has_a_cluster_for_each_node(tree, chiplets_as_dies):
     machines.epyc(tree, nodes_per_socket=4, chiplets_as_dies=chiplets_as_dies)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 8, 128)
     assert machine.cluster_rule == "one per NUMA node"
     assert [cluster.node for cluster in machine.clusters] == list(range(8))
     assert tiers(machine) == {"ddr": (tuple(range(8)), 512)}
-    assert sizes(plan(machine, ranks_per_node=2).ranks[0]) == [16, 16, 15, 15]
+    assert sizes(plan_cores(machine, ranks_per_node=2).ranks[0]) == [16, 16, 15, 15]
     # Data parallel: one rank per core cluster.
-    assert [rank.cores[0] for rank in plan(machine, ranks_per_node=8).ranks] == list(range(0, 128, 16))
+    assert [rank.cores[0] for rank in plan_cores(machine, ranks_per_node=8).ranks] == list(range(0, 128, 16))
 
 
 @pytest.mark.parametrize("hmat", [True, False])
 @pytest.mark.parametrize(("clusters", "dies_and_clusters"), [(4, (2, 2, 8, 112)), (1, (2, 2, 2, 112))])
 def test_xeon_max_in_flat_mode_has_on_package_memory_beside_ddr(tree, hmat, clusters, dies_and_clusters):
     machines.xeon_max(tree, flat=True, hmat=hmat, clusters_per_socket=clusters)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == dies_and_clusters
     num = 2 * clusters
     assert tiers(machine) == {"ddr": (tuple(range(num)), 256), "on-package": (tuple(range(num, 2 * num)), 128)}
@@ -95,18 +95,18 @@ def test_xeon_max_in_flat_mode_has_on_package_memory_beside_ddr(tree, hmat, clus
         assert machine.nodes[num].write_latency_ns == 110
     else:
         assert machine.nodes[num].read_bandwidth is None
-    (first, _) = plan(machine, ranks_per_node=2).ranks
+    (first, _) = plan_cores(machine, ranks_per_node=2).ranks
     assert sizes(first) == ([14, 14, 13, 13] if clusters == 4 else [54])
     assert [purpose for purpose, _ in first.reserved] == ["communication", "load"]
 
 
 def test_a64fx_is_one_die_of_four_groups_with_on_package_memory_only(tree):
     machines.a64fx(tree)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 4, 48)
     assert "rule for this processor" in machine.die_rule
     assert tiers(machine) == {"on-package": ((0, 1, 2, 3), 32)}
-    (rank,) = plan(machine, ranks_per_node=1).ranks
+    (rank,) = plan_cores(machine, ranks_per_node=1).ranks
     assert sizes(rank) == [12, 12, 11, 11]
     assert rank.num_threads == 46
 
@@ -114,7 +114,7 @@ def test_a64fx_is_one_die_of_four_groups_with_on_package_memory_only(tree):
 def test_without_its_numa_nodes_the_l2_still_tells_the_groups_of_a64fx(tree):
     machines.a64fx(tree)
     (tree.root / "sys/devices/system/node").rename(tree.root / "nodes")
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 4, 48)
     assert machine.cluster_rule == "cores sharing an L2 cache"
 
@@ -126,25 +126,25 @@ def test_cores_without_caches_go_by_what_the_kernel_calls_a_cluster(tree):
         tree.write(f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity", "1024" if cpu < 4 else "485")
     tree.online("0-7")
     tree.process(allowed="0-7")
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert [cluster.cores for cluster in machine.clusters] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert machine.slower_cores == (4, 5, 6, 7)
 
 
 def test_grace_has_a_die_and_a_cluster_for_each_socket(tree):
     machines.grace(tree)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 2, 144)
     assert machine.cluster_rule == "cores sharing an L3 cache"
     assert (machine.architecture, "0xd4f" in machine.model_name) == ("aarch64", True)
     assert tiers(machine) == {"ddr": ((0, 1), 480)}
-    first, _ = plan(machine, ranks_per_node=2).ranks
+    first, _ = plan_cores(machine, ranks_per_node=2).ranks
     assert (sizes(first), dict(first.reserved)) == ([70], {"communication": 70, "load": 71})
 
 
 def test_a_gpus_memory_is_no_on_package_memory_of_the_cpu(tree):
     machines.grace_hopper(tree)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert tiers(machine) == {"ddr": ((0,), 480), "expander": ((1,), 96)}
     assert machine.nodes[1].read_bandwidth == 400_000 << 20  # from the CPU, not from the GPU
 
@@ -155,7 +155,7 @@ def assert_lx2(machine: Machine) -> None:
     assert [cluster.die for cluster in machine.clusters] == [die for die in range(4) for _ in range(4)]
     assert [cluster.node for cluster in machine.clusters] == list(range(16))
     assert tiers(machine) == {"ddr": (tuple(range(16)), 512), "on-package": (tuple(range(16, 32)), 128)}
-    core_plan = plan(machine, ranks_per_node=4)
+    core_plan = plan_cores(machine, ranks_per_node=4)
     assert core_plan.reasons == ()
     for die, rank in enumerate(core_plan.ranks):
         assert rank.cores == tuple(range(152 * die, 152 * (die + 1)))
@@ -168,10 +168,10 @@ def assert_lx2(machine: Machine) -> None:
 @pytest.mark.parametrize("hmat", [True, False])
 def test_lx2_has_four_dies_of_four_clusters_with_36_compute_cores_each(tree, hmat):
     machines.lx2(tree, hmat=hmat)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert_lx2(machine)
     assert "nearer to each other" in machine.die_rule
-    ranks = plan(machine, ranks_per_node=16).ranks
+    ranks = plan_cores(machine, ranks_per_node=16).ranks
     assert [sizes(rank) for rank in ranks] == [[36]] * 16
 
 
@@ -179,10 +179,10 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
     machines.lx2(tree)
     tree.online("0-9,11-607", present="0-607")
     tree.process(allowed="0-9,11-607")
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert machine.offline_cpus == (10,)
     assert "1 CPU(s) are offline" in machine.describe()
-    ranks = plan(machine, ranks_per_node=4).ranks
+    ranks = plan_cores(machine, ranks_per_node=4).ranks
     assert [len({machine.cores[core].die for core in rank.cores}) for rank in ranks] == [1] * 4
     assert [rank.cores[0] for rank in ranks] == [0, 151, 303, 455]
     # The die with 151 cores reserves 7, one less than the other dies, and its clusters stay equal.
@@ -192,7 +192,7 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
 def test_ranks_are_cut_evenly_where_a_cpuset_leaves_the_dies_unequal(tree):
     machines.grace(tree)
     tree.process(allowed="0-9,72-73")
-    core_plan = plan(discover(tree.root), ranks_per_node=2)
+    core_plan = plan_cores(discover_machine(tree.root), ranks_per_node=2)
     assert [len(rank.cores) for rank in core_plan.ranks] == [6, 6]
     assert any("different numbers of usable cores" in reason for reason in core_plan.reasons)
     assert any("rank 1 spans several sockets" in reason for reason in core_plan.reasons)
@@ -203,7 +203,7 @@ def test_reserved_pages_are_read_of_the_machine_and_of_each_node(tree):
     tree.pool("sys/kernel/mm/hugepages", kib=524288, reserved=5, free=4)
     tree.pool("sys/kernel/mm/hugepages", kib=2048, reserved=3, free=3)
     tree.pool("sys/devices/system/node/node1/hugepages", kib=524288, reserved=5, free=4)
-    machine = discover(tree.root)
+    machine = discover_machine(tree.root)
     assert machine.huge_pages.pools == ((2 << 20, 3, 3), (512 << 20, 5, 4))
     assert machine.nodes[0].huge_page_pools == ()
     assert machine.nodes[1].huge_page_pools == ((512 << 20, 5, 4),)

@@ -14,24 +14,24 @@ from dithc.engine.hcops.spec import SPECS
 
 
 def test_a_back_end_may_serve_only_some_operators_and_wrong_names_change_nothing() -> None:
-    before = hcops.describe()
+    before = hcops.describe_kernels()
     with hcops.use("reference"):
         with hcops.use("numba", ops=("linear", "silu")):
-            served = {row["op"]: row["backend"] for row in hcops.describe()}
+            served = {row["op"]: row["backend"] for row in hcops.describe_kernels()}
             assert {op for op, backend in served.items() if backend == "numba"} == {"linear", "silu"}
-        assert {row["backend"] for row in hcops.describe()} == {"reference"}
+        assert {row["backend"] for row in hcops.describe_kernels()} == {"reference"}
         with pytest.raises(UserError, match="magic"):
             hcops.use("numba", ops=("linear", "magic"))
         with pytest.raises(UserError, match=r"'cuda'(.|\n)*reference"):
             hcops.use("cuda")
-        assert {row["backend"] for row in hcops.describe()} == {"reference"}
-    assert hcops.describe() == before
+        assert {row["backend"] for row in hcops.describe_kernels()} == {"reference"}
+    assert hcops.describe_kernels() == before
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_backend) -> None:
     use_backend(backend)
-    rows = hcops.describe()
+    rows = hcops.describe_kernels()
     assert [row["op"] for row in rows] == [spec.name for spec in SPECS]
     assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
 
@@ -41,10 +41,10 @@ def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(ask
     use_backend("c")
     monkeypatch.setenv("HCOPS_ISA", asked)
     monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
-    native.isa.cache_clear()
-    rows = {row["op"]: row for row in hcops.describe()}
-    expected = "ref, which HCOPS_ISA names" if asked else f"{native.isa()}, the fastest of this CPU"
-    native.isa.cache_clear()
+    native.instruction_set.cache_clear()
+    rows = {row["op"]: row for row in hcops.describe_kernels()}
+    expected = "ref, which HCOPS_ISA names" if asked else f"{native.instruction_set()}, the fastest of this CPU"
+    native.instruction_set.cache_clear()
     assert expected in rows["linear"]["why"]
     assert "tuning file somewhere" in rows["linear"]["why"]
     assert all("map_backward" in rows[op]["kernel"] for op in ("exp", "tanh", "gelu"))
@@ -52,7 +52,7 @@ def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(ask
 
 def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     names = [name for name, _ in native.kernels()]
     lacking = [
         spec.name for spec in SPECS if spec.parts and not any(fnmatch(n, part) for n in names for part in spec.parts)

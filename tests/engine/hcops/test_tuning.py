@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dithc.engine.hcops import tuning
-from dithc.engine.hcops.tuning import Blocking, Key, Product, Result
+from dithc.engine.hcops.tuning import Blocking, GemmShape, TuningKey, TuningResult
 
-KEY = Key(
+KEY = TuningKey(
     cpu="A CPU (tm) @ 2.0 GHz",
     caches=((1, "Data", 32768, 2), (2, "Unified", 1048576, 2)),
     cores=2,
@@ -20,11 +20,11 @@ KEY = Key(
     dithc="0.1.0",
     abi=2,
 )
-QKV = Product(1024, 3456, 1152, "forward", "fp32")
-OUT = Product(1024, 1152, 1152, "grad_input", "bf16")
+QKV = GemmShape(1024, 3456, 1152, "forward", "fp32")
+OUT = GemmShape(1024, 1152, 1152, "grad_input", "bf16")
 RESULTS = {
-    QKV: Result(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
-    OUT: Result("torch", 0.8, 0.8, 0.02),
+    QKV: TuningResult(Blocking(kc=256, row_cuts=2, column_cuts=1), 0.9, 1.2, 0.01),
+    OUT: TuningResult("torch", 0.8, 0.8, 0.02),
 }
 
 
@@ -61,8 +61,8 @@ def test_the_winner_gains_the_margin():
 def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
     path = tmp_path / KEY.file_name
     tuning.save(path, KEY, RESULTS)
-    tuning.save(path, KEY, {OUT: Result(None, 1.0, 1.1, 0.03)})
-    assert tuning.load(path, KEY) == {QKV: RESULTS[QKV], OUT: Result(None, 1.0, 1.1, 0.03)}
+    tuning.save(path, KEY, {OUT: TuningResult(None, 1.0, 1.1, 0.03)})
+    assert tuning.load(path, KEY) == {QKV: RESULTS[QKV], OUT: TuningResult(None, 1.0, 1.1, 0.03)}
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
 
 
 def test_trying_a_candidate_is_for_the_body_alone(folder):
-    with tuning.trying("torch"):
+    with tuning.use_blocking("torch"):
         assert tuning.choice(*QKV) == "torch"
-        with tuning.trying(None):
+        with tuning.use_blocking(None):
             assert tuning.choice(*QKV) is None
     assert tuning.choice(*QKV) is None

@@ -6,9 +6,9 @@ import pytest
 
 from dithc.engine import native
 from dithc.engine.memory import copy_bandwidth
-from dithc.engine.memory.copy_engine import Copies
+from dithc.engine.memory.copy_engine import CopyEngine
 
-needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +24,12 @@ def forgotten(monkeypatch):
 def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
     seen = []
 
-    class Watched(Copies):
+    class Watched(CopyEngine):
         def close(self):
             seen.append(self.counters())
             super().close()
 
-    monkeypatch.setattr(copy_bandwidth, "Copies", Watched)
+    monkeypatch.setattr(copy_bandwidth, "CopyEngine", Watched)
     rate = copy_bandwidth.into_memory(())
     (counters,) = seen
     assert counters.blocking_bytes == 0

@@ -20,11 +20,11 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.engine import native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.memory import copy_engine as module
-from dithc.engine.memory.copy_engine import Copies
+from dithc.engine.memory.copy_engine import CopyEngine
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 PART = 4 << 20  # HC_COPY_PART_BYTES
 MOST_SECONDS = 600.0
 
@@ -62,8 +62,8 @@ class Memory:
 def make():
     made = []
 
-    def new(*arguments, **settings) -> Copies:
-        made.append(Copies(*arguments, **settings))
+    def new(*arguments, **settings) -> CopyEngine:
+        made.append(CopyEngine(*arguments, **settings))
         return made[-1]
 
     yield new
@@ -183,7 +183,7 @@ def test_errors_of_a_file_are_the_systems(make, tmp_path):
 
 LIMITED = """
 import resource, sys, torch
-from dithc.engine.memory.copy_engine import Copies
+from dithc.engine.memory.copy_engine import CopyEngine
 file = open(sys.argv[1], "w+b")
 class Tier:
     tensor = torch.zeros(3 << 20, dtype=torch.uint8)
@@ -192,7 +192,7 @@ class Tier:
 tier = Tier()
 source = torch.full((3 << 20,), 7, dtype=torch.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))
-copies = Copies([tier])
+copies = CopyEngine([tier])
 try:
     copies.wait(copies.submit(tier.tensor, source, stream="offload"))
 except OSError as error:
@@ -312,7 +312,7 @@ def tasks() -> dict[str, list[Path]]:
 
 
 def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
-    core = discover().visible_cores[-1]
+    core = discover_machine().visible_cores[-1]
     copies = make(offload_core=core.index)
     until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
     (task,) = tasks()["dithc-offload"]
@@ -331,7 +331,7 @@ def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
 
 
 def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
-    copies = Copies()
+    copies = CopyEngine()
     ticket = copies.submit(torch.empty(PART), numbers(PART), stream="load")
     del copies, ticket
     gc.collect()
@@ -340,7 +340,7 @@ def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
 
 def test_a_core_that_is_not_ours_is_refused():
     with pytest.raises(UserError, match="core of the load thread"):
-        Copies(load_core=100_000)
+        CopyEngine(load_core=100_000)
 
 
 def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(make, monkeypatch, caplog):
@@ -364,7 +364,7 @@ def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(mak
 def test_without_the_library_it_says_what_to_do(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     with pytest.raises(UserError, match="train without memory tiers"):
-        Copies()
+        CopyEngine()
 
 
 def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
@@ -396,8 +396,8 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
 
 EXIT = """
 import sys, torch
-from dithc.engine.memory.copy_engine import Copies
-copies = Copies()
+from dithc.engine.memory.copy_engine import CopyEngine
+copies = CopyEngine()
 copies.inject(delay_seconds=float(sys.argv[1]))
 kept = [copies.submit(torch.empty(8 << 20), torch.ones(8 << 20), stream=s) for s in ("load", "offload") * 4]
 if sys.argv[2] == "raise":
@@ -420,8 +420,8 @@ def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
 
 INTERRUPTED = """
 import signal, torch
-from dithc.engine.memory.copy_engine import Copies
-copies = Copies()
+from dithc.engine.memory.copy_engine import CopyEngine
+copies = CopyEngine()
 copies.inject(delay_seconds=1000)
 ticket = copies.submit(torch.empty(10), torch.ones(10), stream="load")
 while copies.counters().queued_bytes:

@@ -15,7 +15,7 @@ from dithc.core.logging import UserError
 from dithc.engine import native
 from dithc.engine.memory import Pool
 from dithc.engine.memory import pool as module
-from dithc.engine.numa import residence
+from dithc.engine.numa import page_residency
 
 MEBI = 1 << 20
 
@@ -23,7 +23,7 @@ MEBI = 1 << 20
 @pytest.fixture
 def pool():
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     return Pool()
 
 
@@ -68,7 +68,7 @@ def test_without_the_library_it_is_torchs_allocator(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     pool = Pool()
     assert pool.empty((MEBI,), torch.float32).shape == (MEBI,)
-    assert pool.counters() == module.Counters()
+    assert pool.counters() == module.PoolCounters()
     pool.trim()
 
 
@@ -260,7 +260,7 @@ def test_resident_memory_never_exceeds_the_budget(pool):
     budget, random, held = 24 * MEBI, Random(1), []
     pool = Pool(budget_bytes=budget, next=pool)
     start, size = pool.range
-    if residence([(start, start + size)]).huge_bytes is None:
+    if page_residency([(start, start + size)]).huge_bytes is None:
         pytest.skip("the kernel keeps no smaps")
     for _ in range(60):
         if held and random.random() < 0.4:
@@ -268,7 +268,7 @@ def test_resident_memory_never_exceeds_the_budget(pool):
         held.append(
             pool.empty((random.choice((70_000, MEBI // 4, MEBI, 2 * MEBI)),), torch.float32, floor_bytes=0).fill_(1)
         )
-        assert residence([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
+        assert page_residency([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
     assert pool.counters().spills > 5
 
 
@@ -280,7 +280,7 @@ def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():
     del pool, below
     assert [float(tensor.mean()) for tensor in kept] == [0.0, 1.0, 2.0]
     kept.clear()
-    assert residence([place]).resident_bytes == 0
+    assert page_residency([place]).resident_bytes == 0
 
 
 def test_closed_pool_gives_torchs_own_tensors_and_keeps_what_lives_in_it(pool):
@@ -288,7 +288,7 @@ def test_closed_pool_gives_torchs_own_tensors_and_keeps_what_lives_in_it(pool):
     pool.close()
     pool.close()
     assert pool.empty((MEBI,), torch.float32).numel() == MEBI
-    assert (pool.counters(), float(kept.mean())) == (module.Counters(), 3.0)
+    assert (pool.counters(), float(kept.mean())) == (module.PoolCounters(), 3.0)
 
 
 REFUSED = """
@@ -333,14 +333,14 @@ def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
 def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
     monkeypatch.setenv("DITHC_POOL", setting)
     monkeypatch.setattr(module, "_hot", [])
-    tensor = module.hot_pool().empty((MEBI,), torch.float32)
-    assert module.hot_pool().holds(tensor.data_ptr()) == expected
-    assert module.use_pool(Pool.off()).counters().used_bytes == expected * 4 * MEBI
-    assert not module.hot_pool().holds(module.hot_pool().empty((MEBI,), torch.float32).data_ptr())
+    tensor = module.output_pool().empty((MEBI,), torch.float32)
+    assert module.output_pool().holds(tensor.data_ptr()) == expected
+    assert module.set_output_pool(Pool.off()).counters().used_bytes == expected * 4 * MEBI
+    assert not module.output_pool().holds(module.output_pool().empty((MEBI,), torch.float32).data_ptr())
 
 
 def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
     monkeypatch.setenv("DITHC_POOL", "maybe")
     monkeypatch.setattr(module, "_hot", [])
     with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):
-        module.hot_pool()
+        module.output_pool()

@@ -15,16 +15,16 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.engine import native
-from dithc.engine.hardware import Limits, discover
-from dithc.engine.hardware.machine import Tier as MachineTier
-from dithc.engine.memory import Pool, Tiers, TierSpec, file_tier, hot_pool, specs_of
+from dithc.engine.hardware import Limits, discover_machine
+from dithc.engine.hardware.machine import MemoryTier as MachineTier
+from dithc.engine.memory import Pool, Tiers, TierSpec, file_tier, output_pool, tier_specs
 from dithc.engine.memory import tiers as module
-from dithc.engine.numa import residence
+from dithc.engine.numa import page_residency
 
 MEBI = 1 << 20
 GIB = 1 << 30
 
-needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 
 
 def memory(budget: int | None, name: str = "fast") -> TierSpec:
@@ -38,7 +38,7 @@ def file(folder: Path, size: int = 16 * MEBI) -> TierSpec:
 @pytest.fixture
 def tiers(tmp_path):
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     made = Tiers([memory(8 * MEBI), file(tmp_path)])
     yield made
     made.close()
@@ -81,21 +81,21 @@ def test_file_is_read_and_written_through_its_descriptor_at_the_places_of_its_ma
 
 def test_pages_are_what_the_system_says(tiers):
     assert tiers.slow.huge_pages == "file"
-    mode = discover().huge_pages.transparent
+    mode = discover_machine().huge_pages.transparent
     assert tiers.fast.huge_pages == ("none" if mode in ("never", "absent") else "transparent")
     assert tiers.fast.counters().used_bytes == 0
 
 
 @needs_library
 def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
-    free = sum(free for size, _, free in discover().huge_pages.pools if size == 2 * MEBI)
+    free = sum(free for size, _, free in discover_machine().huge_pages.pools if size == 2 * MEBI)
     if free < 4:
         pytest.skip(f"the administrator reserved {free} free huge pages of 2 MiB here, 4 are needed")
     tiers = Tiers([memory(8 * MEBI)])
     start, size = tiers.fast.pool.range
-    assert (tiers.fast.counters().backed_bytes, residence([(start, start + size)]).reserved_bytes) == (0, 0)
+    assert (tiers.fast.counters().backed_bytes, page_residency([(start, start + size)]).reserved_bytes) == (0, 0)
     kept = floats(tiers, 8)
-    assert residence([(start, start + size)]).reserved_bytes == 8 * MEBI, "only the team has touched them"
+    assert page_residency([(start, start + size)]).reserved_bytes == 8 * MEBI, "only the team has touched them"
     assert kept.fill_(1).mean() == 1
     assert tiers.fast.huge_pages == "hugetlb"
     counters = tiers.fast.counters()
@@ -103,18 +103,18 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
 
 
 def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unless_another_pool_is_chosen(tiers):
-    before, other = hot_pool(), Pool()
+    before, other = output_pool(), Pool()
     tiers.serve()
-    module.use_pool(other)
+    module.set_output_pool(other)
     tiers.release()
-    assert module.use_pool(before) is other
+    assert module.set_output_pool(before) is other
     for end in (tiers.release, tiers.close):
         tiers.serve()
         tiers.serve()
-        assert hot_pool() is tiers.fast.pool
+        assert output_pool() is tiers.fast.pool
         end()
         end()
-        assert hot_pool() is before
+        assert output_pool() is before
 
 
 def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
@@ -162,7 +162,7 @@ def test_budget_holds_at_every_moment_that_another_thread_looks(tmp_path):
 
 def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
     num_open = len(os.listdir("/proc/self/fd"))
     tiers = Tiers([memory(8 * MEBI), file(tmp_path)])
     kept = tiers.slow.empty((MEBI,), torch.float32)
@@ -324,22 +324,22 @@ FILE = {"file_folder": Path("/disk"), "file_bytes": GIB}
     ],
 )
 def test_chain_follows_from_machine_and_settings(tiers, settings, expected):
-    specs = specs_of(Node(*tiers), **settings)
+    specs = tier_specs(Node(*tiers), **settings)
     assert [(spec.name, spec.budget_bytes, spec.nodes) for spec in specs] == expected
 
 
 def test_budget_of_memory_above_a_file_is_below_the_limit_of_the_control_group():
-    assert [spec.budget_bytes for spec in specs_of(Node(DDR, limit=4 * GIB), **FILE)] == [3 * GIB, GIB]
+    assert [spec.budget_bytes for spec in tier_specs(Node(DDR, limit=4 * GIB), **FILE)] == [3 * GIB, GIB]
 
 
 def test_budget_of_more_than_the_fastest_tier_has_is_refused():
     with pytest.raises(
         UserError, match=r"8\.00 GiB for each of 4 rank[\s\S]*at most 4\.00 GiB.*16\.00 GiB of on-package"
     ):
-        specs_of(Node(DDR, HBM), fast_budget_bytes=8 * GIB, ranks=4)
-    assert specs_of(Node(DDR, HBM), fast_budget_bytes=4 * GIB, ranks=4)[0].budget_bytes == 4 * GIB
+        tier_specs(Node(DDR, HBM), fast_budget_bytes=8 * GIB, ranks=4)
+    assert tier_specs(Node(DDR, HBM), fast_budget_bytes=4 * GIB, ranks=4)[0].budget_bytes == 4 * GIB
 
 
 def test_file_that_could_never_be_used_is_refused():
     with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_budget_gib"):
-        specs_of(Node(), **FILE)
+        tier_specs(Node(), **FILE)

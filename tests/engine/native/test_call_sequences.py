@@ -16,7 +16,7 @@ from dithc.engine.hcops.c.library import functions, run_recorded, sequence
 from dithc.engine.native import signatures
 from dithc.engine.native.call_sequences import STEPS
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
 HEADER = (Path(__file__).parents[3] / "kernels/include/hcops.h").read_text()
 SOURCE = (Path(__file__).parents[3] / "kernels/sequence.c").read_text()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dithc.core.logging import UserError
 from dithc.engine import native
-from dithc.engine.hardware import Machine, discover, plan
+from dithc.engine.hardware import Machine, discover_machine, plan_cores
 from dithc.engine.hcops.c import library
 from dithc.engine.native import contexts, loading
 
-CACHES = (loading.load, loading.isa, library._handle)
+CACHES = (loading.load_library, loading.instruction_set, library._handle)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def fresh():
 @pytest.fixture
 def needs_library():
     if native.library() is None:
-        pytest.skip(f"C kernels: {native.load().reason}")
+        pytest.skip(f"C kernels: {native.load_library().reason}")
 
 
 def sealed(content: bytes) -> bytes:
@@ -48,9 +48,9 @@ def test_a_missing_library_is_logged_once_with_its_cause(fresh, monkeypatch, tmp
     with caplog.at_level("WARNING"):
         assert native.library() is None
         assert native.library() is None
-    assert (native.isa(), native.kernels()) == ("none", [])
-    assert "never built" in native.load().reason
-    assert "compiler" not in native.load().reason
+    assert (native.instruction_set(), native.kernels()) == ("none", [])
+    assert "never built" in native.load_library().reason
+    assert "compiler" not in native.load_library().reason
     assert caplog.text.count("C kernels are off") == 1
     (tmp_path / "none.txt").write_text("there was no C compiler\n")
     assert "there was no C compiler" in str(loading.fault(tmp_path / "none.so"))
@@ -93,12 +93,12 @@ def test_a_library_of_another_architecture_is_named_as_such(built, tmp_path):
 def test_a_library_of_another_version_is_not_used(needs_library, fresh, monkeypatch):
     monkeypatch.setattr(loading, "ABI_VERSION", 99)
     assert native.library() is None
-    assert "install the package again" in native.load().reason
+    assert "install the package again" in native.load_library().reason
 
 
 def test_the_environment_can_lower_the_instruction_set(needs_library, fresh, monkeypatch):
     monkeypatch.setenv("HCOPS_ISA", "ref")
-    assert native.isa() == "ref"
+    assert native.instruction_set() == "ref"
     assert {isa for _, isa in native.kernels()} == {"ref"}
 
 
@@ -108,17 +108,17 @@ def test_the_fastest_is_not_always_the_newest(needs_library, fresh, monkeypatch)
     if "avx512_bf16" not in cpu.split():
         pytest.skip("no AVX512_BF16")
     amx = "amx_bf16" in cpu.split()
-    assert native.isa() == ("amx" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
-    loading.isa.cache_clear()
+    assert native.instruction_set() == ("amx" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
+    loading.instruction_set.cache_clear()
     monkeypatch.setenv("HCOPS_ISA", "avx512bf16")
-    assert native.isa() == "avx512bf16"
+    assert native.instruction_set() == "avx512bf16"
 
 
 @pytest.mark.parametrize("name", ["avx9000", "sme neon"])
 def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monkeypatch):
     monkeypatch.setenv("HCOPS_ISA", name)
     with pytest.raises(UserError, match="HCOPS_ISA"):
-        native.isa()
+        native.instruction_set()
 
 
 def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
@@ -135,7 +135,7 @@ def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch
 
 
 def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
-    node = discover()
+    node = discover_machine()
     cores = node.visible_cores
     pinned = contexts.places_of_threads(node, len(cores))
     assert [cpu in core.cpus for (cpu, _), core in zip(pinned, cores, strict=True)] == [True] * len(cores)
@@ -153,7 +153,7 @@ def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus(
 
 def _node_of_clusters(*sizes: int) -> Machine:
     """Return this machine with other cores: one CPU each, in clusters of the given sizes."""
-    node = discover()
+    node = discover_machine()
     clusters = [cluster for cluster, size in enumerate(sizes) for _ in range(size)]
     cores = tuple(replace(node.cores[0], index=i, cpus=(i,), cluster=cluster) for i, cluster in enumerate(clusters))
     return replace(node, cores=cores, limits=replace(node.limits, allowed_cpus=tuple(range(len(cores)))))
@@ -161,7 +161,7 @@ def _node_of_clusters(*sizes: int) -> Machine:
 
 def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communication():
     node = _node_of_clusters(38, 38)
-    compute = plan(node, ranks_per_node=1).ranks[0].compute
+    compute = plan_cores(node, ranks_per_node=1).ranks[0].compute
     assert len(compute) < len(node.cores)
     placed = contexts.places_of_threads(node, len(compute))
     assert [cpu for cpu, _ in placed] == list(compute)
@@ -216,7 +216,7 @@ time.sleep(1)
 
 
 def test_a_core_has_its_share_of_a_shared_cache():
-    node = discover()
+    node = discover_machine()
     for level in (1, 2, 3):
         held = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
         share = contexts.cache_bytes(node, level)

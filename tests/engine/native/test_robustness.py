@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dithc.engine import native
-from dithc.engine.hardware import discover
+from dithc.engine.hardware import discover_machine
 from dithc.engine.native import contexts, cpu_claims
 from dithc.engine.native.signatures import Callback
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 CPUS = sorted(os.sched_getaffinity(0))
 needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
@@ -97,7 +97,7 @@ def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
 @pytest.mark.parametrize("cpu", [1023, 1024, 100_000])
 def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    planned = contexts.Layout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
+    planned = contexts.ThreadLayout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     monkeypatch.setattr(contexts, "claim", lambda cpus: [])
     with caplog.at_level("WARNING"):
@@ -110,9 +110,9 @@ def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, c
 @pytest.mark.parametrize(("quota", "cpus"), [(None, 8), (16.0, 8), (2.5, 3)])
 def test_more_threads_than_cpus_of_time_is_said(monkeypatch, caplog, quota, cpus):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    here = discover()
+    here = discover_machine()
     limits = replace(here.limits, allowed_cpus=tuple(range(8)), cpu_quota=quota)
-    monkeypatch.setattr(contexts, "discover", lambda: replace(here, limits=limits))
+    monkeypatch.setattr(contexts, "discover_machine", lambda: replace(here, limits=limits))
     spins = []
     monkeypatch.setattr(contexts, "new_context", lambda *_, spin_nanoseconds, **__: spins.append(spin_nanoseconds) or 0)
     monkeypatch.setattr(contexts, "_layouts", {})
@@ -129,7 +129,9 @@ def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
     """Both threads use one CPU. The other CPU is unused, as if kept for communication."""
     own, other = CPUS[:2]
     made = contexts.new_context(
-        discover(), contexts.Layout(num_threads=2, cpus=(own, own), clusters=(range(2),), nodes=()), isa="ref"
+        discover_machine(),
+        contexts.ThreadLayout(num_threads=2, cpus=(own, own), clusters=(range(2),), nodes=()),
+        isa="ref",
     )
     places = []
 
@@ -152,7 +154,7 @@ def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
 
 def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    planned = contexts.Layout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
+    planned = contexts.ThreadLayout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     with caplog.at_level("WARNING"):
         made = contexts._create("ref", 2)
@@ -161,7 +163,7 @@ def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkey
 
 
 def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
-    here = discover()
+    here = discover_machine()
     clusters = tuple(replace(here.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
     cores = tuple(replace(here.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
     node = replace(here, cores=cores, clusters=clusters, limits=replace(here.limits, allowed_cpus=(0, 1)))

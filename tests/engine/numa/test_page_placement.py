@@ -22,19 +22,19 @@ from dithc.engine.native.signatures import Machine
 from dithc.engine.numa import (
     available_bytes,
     page_placement,
+    page_residency,
     peak_rss_bytes,
-    place,
+    place_pages,
     pss_bytes,
     reset_peak_rss,
-    residence,
 )
 
 MIB = 1 << 20
 MADV_COLLAPSE = 25  # from Linux 6.1 on; the mmap module does not define it
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 needs_numa_maps = pytest.mark.skipif(
-    not residence([(0, 1 << 62)]).bytes_of_node, reason="the kernel keeps no /proc/self/numa_maps"
+    not page_residency([(0, 1 << 62)]).bytes_of_node, reason="the kernel keeps no /proc/self/numa_maps"
 )
 
 
@@ -78,30 +78,30 @@ def two_nodes(tmp_path):
 
 
 def test_pages_are_counted_by_node_policy_and_size(two_nodes):
-    found = residence([(0x10000000, 0x11000000)], proc=two_nodes)
+    found = page_residency([(0x10000000, 0x11000000)], proc=two_nodes)
     assert found.bytes_of_node == {0: 2000 * 4096, 1: 2096 * 4096}
     assert (found.resident_bytes, found.huge_bytes) == (16 * MIB, 12 * MIB)
     assert found.policies == {"prefer:0": 1, "prefer:1": 1}
 
 
 def test_a_mapping_counts_by_the_share_that_is_asked_for(two_nodes):
-    found = residence([(0x10C00000, 0x11000000), (0x20000000, 0x20001000)], proc=two_nodes)
+    found = page_residency([(0x10C00000, 0x11000000), (0x20000000, 0x20001000)], proc=two_nodes)
     assert found.bytes_of_node == {0: 4096, 1: 4 * MIB}
     assert found.huge_bytes == 4 * MIB
 
 
 def test_huge_pages_of_hugetlb_count_with_their_size_and_nothing_is_claimed_without_proc(two_nodes, tmp_path):
     (two_nodes / "self/numa_maps").write_text("10000000 default huge anon=4 dirty=4 N1=4 kernelpagesize_kB=2048\n")
-    assert residence([(0x10000000, 0x10800000)], proc=two_nodes).bytes_of_node == {1: 8 * MIB}
+    assert page_residency([(0x10000000, 0x10800000)], proc=two_nodes).bytes_of_node == {1: 8 * MIB}
 
-    found = residence([(0, 4096)], proc=tmp_path / "none")
+    found = page_residency([(0, 4096)], proc=tmp_path / "none")
     assert (found.bytes_of_node, found.huge_bytes, found.policies) == ({}, None, {})
 
 
 def test_what_is_far_is_counted_and_said(two_nodes):
-    near = residence([(0x10800000, 0x11000000)], proc=two_nodes)
-    mixed = residence([(0x10000000, 0x10800000)], proc=two_nodes)
-    found = page_placement.Placement(num_tensors=1, num_bytes=16 * MIB, nodes=(0, 1), clusters=(mixed, near))
+    near = page_residency([(0x10800000, 0x11000000)], proc=two_nodes)
+    mixed = page_residency([(0x10000000, 0x10800000)], proc=two_nodes)
+    found = page_placement.PagePlacement(num_tensors=1, num_bytes=16 * MIB, nodes=(0, 1), clusters=(mixed, near))
     assert found.far_bytes == 48 * 4096
     assert "node 0 8 of 8 MiB, node 1 8 of 8 MiB" in found.describe()
     assert "12 of 16 MiB in 1 tensors on huge pages" in found.describe()
@@ -132,12 +132,12 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
     before = [tensor.clone() for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in tensors]
     with caplog.at_level(logging.INFO, logger="dithc"):
-        found = place([*tensors, tensors[0]], nodes=(0, 0))
+        found = place_pages([*tensors, tensors[0]], nodes=(0, 0))
     assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
     assert [tensor.data_ptr() for tensor in tensors] == addresses
     assert (found.num_tensors, found.num_bytes) == (3, sum(tensor.nbytes for tensor in tensors))
     assert found.far_bytes == 0
-    assert "prefer:0" in residence([_range(tensors[0])]).policies
+    assert "prefer:0" in page_residency([_range(tensors[0])]).policies
     for half in found.clusters:
         assert half.bytes_of_node[0] == pytest.approx(found.num_bytes / 2, rel=0.05)
 
@@ -146,18 +146,18 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
 def test_a_machine_of_one_node_binds_nothing(caplog):
     # Separate pages, because pages of the allocator may have been bound before.
     tensor = torch.frombuffer(mmap.mmap(-1, 4 << 20), dtype=torch.float32).fill_(1.0)
-    found = place([tensor], nodes=())
+    found = place_pages([tensor], nodes=())
     assert found.describe().startswith("one memory node, nothing to bind")
-    assert "prefer:0" not in residence([_range(tensor)]).policies
+    assert "prefer:0" not in page_residency([_range(tensor)]).policies
 
 
 @needs_library
 def test_a_node_that_does_not_exist_leaves_tensors_as_they_are(binds, caplog):
     tensor = torch.randn(1 << 20)
     before = tensor.clone()
-    found = place([tensor], nodes=(1022, 1023))
+    found = place_pages([tensor], nodes=(1022, 1023))
     assert torch.equal(tensor, before)
-    assert not residence([_range(tensor)]).bytes_of_node or found.far_bytes > 0
+    assert not page_residency([_range(tensor)]).bytes_of_node or found.far_bytes > 0
 
 
 @needs_library
@@ -184,7 +184,7 @@ def system_collapses(num_bytes: int) -> bool:
 def test_weights_come_to_lie_on_huge_pages():
     for _ in range(3):  # the system may temporarily lack huge pages
         tensor = torch.ones(8 << 20)
-        found = place([tensor])
+        found = place_pages([tensor])
         if found.huge_bytes >= 28 * MIB:
             break
     else:
@@ -204,7 +204,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
     library.hc_pool_create(None, ctypes.byref(pool))
     block = library.hc_pool_take(pool, made, 8 * MIB)
     try:
-        found = residence([(block, block + 8 * MIB)])
+        found = page_residency([(block, block + 8 * MIB)])
         assert set(found.policies) == {"prefer:0"}
         assert found.bytes_of_node == {0: 8 * MIB}
     finally:
@@ -217,7 +217,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
 @needs_numa_maps
 def test_pool_with_nodes_of_its_own_binds_its_blocks_there(binds):
     tensor = Pool(nodes=(0,)).empty((2 << 20,), torch.float32)
-    found = residence([(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
+    found = page_residency([(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
     assert set(found.policies) == {"prefer:0"}
     assert found.bytes_of_node == {0: 8 * MIB}
 
@@ -233,7 +233,7 @@ def test_scratch_memory_of_operators_can_be_read_back():
     library.hc_context_scratch(context, ctypes.byref(pages), ctypes.byref(count))
     start = pages.value
     assert start
-    assert 0 < residence([(start, start + count.value)]).resident_bytes <= count.value
+    assert 0 < page_residency([(start, start + count.value)]).resident_bytes <= count.value
     library.hc_context_trim(context)
     library.hc_context_scratch(context, ctypes.byref(pages), ctypes.byref(count))
     assert (pages.value, count.value) == (None, 0)

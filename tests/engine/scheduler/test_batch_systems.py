@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dithc.engine.scheduler.batch_systems import SYSTEMS, Request
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.batch_systems import SYSTEMS, JobRequest
+from dithc.engine.scheduler.queue import SchedulerJob
 
-REQUEST = Request(
+REQUEST = JobRequest(
     name="dithc-pretrain",
     script=Path("/work/job.sh"),
     out=Path("/work/job.out"),
@@ -35,7 +35,7 @@ NUMBERS = {
 }
 
 
-def read(system: str, text: str, ask: int = 0) -> dict[str, Job]:
+def read(system: str, text: str, ask: int = 0) -> dict[str, SchedulerJob]:
     return {job.id: job for job in SYSTEMS[system].asks[ask].read(text)}
 
 
@@ -49,7 +49,7 @@ def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
 
 
 def test_one_rank_of_fujitsu_needs_no_mpi() -> None:
-    one = Request(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
+    one = JobRequest(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
     assert "--mpi" not in SYSTEMS["fujitsu"].submit(one)
 
 

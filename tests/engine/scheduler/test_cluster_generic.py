@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.scheduler import cluster_generic, deadline, generic_queue, queue_of, status_query
-from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, status, submit, verdict
+from dithc.engine.scheduler import cluster_generic, deadline, generic_queue, get_queue, status_query
+from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, status, submit, summarize_scores
 from dithc.engine.scheduler.job_records import load
-from dithc.engine.scheduler.queue import Job
+from dithc.engine.scheduler.queue import SchedulerJob
 
 PROPERTIES = {
     "type": "single",
@@ -83,7 +83,7 @@ def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
     words = (pbs / "1.words").read_text()
     assert "select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2000mb" in words
     assert "-q large" in words
-    queue = queue_of("generic")
+    queue = get_queue("generic")
     (job,) = queue.jobs(tmp_path)
     assert (job.id, job.state, job.status, job.title) == (number, "COMPLETED", 0, "pretrain run=a step=0000020")
     log = queue.log(tmp_path, job)
@@ -96,7 +96,7 @@ def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -
     number = hand_in(tmp_path, f"exit {code}")
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["failed", "failed"]
     assert (pbs / "last").read_text() == "1\n"
-    (job,) = queue_of("generic").ended([number])
+    (job,) = get_queue("generic").ended([number])
     assert (job.state, job.status) == ("FAILED", code)
 
 
@@ -180,7 +180,7 @@ def test_job_that_nobody_knows_runs_again_after_a_while(
     ],
 )
 def test_verdict(left: int | None, again: bool, state: str, code: int | None, word: str) -> None:
-    assert verdict(status=left, again=again, job=Job(id="1", state=state, status=code)) == word
+    assert summarize_scores(status=left, again=again, job=SchedulerJob(id="1", state=state, status=code)) == word
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_job_that_will_run_again_is_queued_for_its_driver_and_ended_for_another(
 ) -> None:
     monkeypatch.setenv("DITHC_DRIVER_NAME", "first")
     hand_in(tmp_path, "touch $DITHC_AGAIN_FILE; exit 1")
-    queue = queue_of("generic")
+    queue = get_queue("generic")
     (job,) = queue.jobs(tmp_path)
     assert (job.name, job.state, job.active) == ("first", "REQUEUED", True)
     monkeypatch.setenv("DITHC_DRIVER_NAME", "second")
@@ -235,7 +235,7 @@ def test_forgotten_job_of_another_driver_is_not_waited_for(
     (pbs / "loses").touch()
     hand_in(tmp_path, "true")
     (pbs / "1.code").unlink()
-    queue = queue_of("generic")
+    queue = get_queue("generic")
     assert [job.state for job in queue.jobs(tmp_path)] == ["PENDING"]
     begun = time.time()
     monkeypatch.setattr(generic_queue, "now", lambda: begun + LOST_SECONDS + 1)

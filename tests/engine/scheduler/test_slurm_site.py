@@ -9,7 +9,7 @@ import pytest
 from dithc.config import load_machine
 from dithc.engine.doctor.profile_check import judge_ranks
 from dithc.engine.doctor.profile_writer import profile_text
-from dithc.engine.scheduler import Job, ended_because, slurm_site, waits_in_vain
+from dithc.engine.scheduler import SchedulerJob, explain_blocked, explain_end, slurm_site
 from dithc.engine.scheduler.slurm_site import minutes_of, read_site
 
 CONFIG = "AccountingStorageType   = accounting_storage/slurmdbd\nJobRequeue = 1\nMinJobAge  = 300 sec\nSLURM_VERSION = 22.05.8\n"
@@ -98,18 +98,18 @@ def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, 
 
 @pytest.mark.parametrize("reason", ["PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser"])
 def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> None:
-    assert waits_in_vain(Job(id="1", state="PENDING", reason=reason)) is not None
-    assert waits_in_vain(Job(id="1", state="RUNNING", reason=reason)) is None
+    assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=reason)) is not None
+    assert explain_blocked(SchedulerJob(id="1", state="RUNNING", reason=reason)) is None
     for passes in ("Priority", "Resources", "BeginTime", "Dependency", "QOSMaxJobsPerUserLimit"):
-        assert waits_in_vain(Job(id="1", state="PENDING", reason=passes)) is None
+        assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=passes)) is None
 
 
 def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
     for state in ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "NODE_FAIL", "FAILED", "PREEMPTED"):
-        why, fix = ended_because(Job(id="1", state=state, status=1))
+        why, fix = explain_end(SchedulerJob(id="1", state=state, status=1))
         assert why
         assert fix
-    assert "another training" in ended_because(Job(id="1", state="FAILED", status=76))[0]
+    assert "another training" in explain_end(SchedulerJob(id="1", state="FAILED", status=76))[0]
 
 
 def node_shown(state: str, port: int) -> str:

@@ -5,12 +5,12 @@ import pytest
 from scipy import linalg
 
 from dithc.core.logging import UserError
-from dithc.evaluate.distances.frechet import fid, floor, frechet_distance
-from dithc.evaluate.statistics import Origin, Statistics
+from dithc.evaluate.distances.frechet import fid, fid_floor, frechet_distance
+from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 
 def statistics(rows: np.ndarray, **origin: str) -> Statistics:
-    result = Statistics(rows.shape[1], origin=Origin(**origin))
+    result = Statistics(rows.shape[1], origin=FeatureOrigin(**origin))
     result.update(rows)
     return result
 
@@ -77,12 +77,12 @@ def test_sets_and_file_names_may_differ() -> None:
 
 def test_floor_says_how_many_are_in_each_half_and_depends_on_the_seed_alone() -> None:
     rows = correlated(11, 401, 6)
-    ground = floor([rows], seed=3)
+    ground = fid_floor([rows], seed=3)
     assert (ground.n_first, ground.n_second) == (200, 201)
-    assert floor([rows[:7], rows[7:300], rows[300:]], seed=3).fid == pytest.approx(ground.fid, rel=1e-9)
-    assert floor([rows], seed=4).fid != ground.fid
+    assert fid_floor([rows[:7], rows[7:300], rows[300:]], seed=3).fid == pytest.approx(ground.fid, rel=1e-9)
+    assert fid_floor([rows], seed=4).fid != ground.fid
 
 
 def test_floor_falls_as_the_set_grows() -> None:
     rows = correlated(12, 4000, 10)
-    assert 0 < floor([rows]).fid < floor([rows[:100]]).fid
+    assert 0 < fid_floor([rows]).fid < fid_floor([rows[:100]]).fid

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dithc.evaluate.distances.frechet import fid, floor, floor_at
+from dithc.evaluate.distances.frechet import fid, fid_floor, fid_floor_at
 from dithc.evaluate.distances.interval import fid_interval
 from dithc.evaluate.statistics import Statistics
 
@@ -54,8 +54,8 @@ def test_the_floor_at_n_is_the_distance_of_two_sets_of_one_kind_of_that_size() -
     rng = np.random.default_rng(4)
     wanted = np.mean([fid(of(drawn(rng, 500)[0]), of(drawn(rng, 1000)[0])) for _ in range(60)])
     told = [
-        floor_at(floor([drawn(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
+        fid_floor_at(fid_floor([drawn(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
         for seed in range(60)
     ]
     assert np.mean(told) == pytest.approx(wanted, rel=0.1)
-    assert floor_at(floor([rng.normal(size=(12, 6))]), n_real=12, n_generated=12, num_features=6) is None
+    assert fid_floor_at(fid_floor([rng.normal(size=(12, 6))]), n_real=12, n_generated=12, num_features=6) is None

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dithc.evaluate.distances.kernel import Kid, kid
+from dithc.evaluate.distances.kernel import KidEstimate, kid
 
 D = 8  # features of the normal sets
 
@@ -68,7 +68,7 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
     for _ in range(600):
         real, noise = rng.normal(size=(80, D)), rng.normal(size=(60, D))
         before, after = kid([real], [noise + 0.7]), kid([real], [noise + 0.4])
-        paired = Kid(before.value - after.value, before.real - after.real, before.generated - after.generated)
+        paired = KidEstimate(before.value - after.value, before.real - after.real, before.generated - after.generated)
         apart = math.hypot(*before.real, *before.generated, *after.real, *after.generated)
         intervals.append(paired.interval)
         widths.append(math.hypot(*paired.real, *paired.generated) / apart)

@@ -5,10 +5,10 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.evaluate.distances import precision_recall as module
-from dithc.evaluate.distances.precision_recall import Neighbours, neighbours
+from dithc.evaluate.distances.precision_recall import PrecisionRecall, precision_recall
 
 
-def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Neighbours:
+def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> PrecisionRecall:
     """Compute the metrics from every difference of two rows, in float64."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -19,7 +19,7 @@ def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Ne
 
     between = distances(real, generated)
     within = between <= radii(real, k_density)[:, None]
-    return Neighbours(
+    return PrecisionRecall(
         float((between <= radii(real, k)[:, None]).any(axis=0).mean()),
         float((between <= radii(generated, k)).any(axis=1).mean()),
         float(within.sum(axis=0).mean() / k_density),
@@ -36,14 +36,14 @@ def test_blocks_give_what_all_distances_give(
     rng = np.random.default_rng(n)
     real = (rng.normal(size=(n, 5)) + offset).astype(np.float32)
     generated = (rng.normal(size=(m, 5)) * 1.3 + 0.4 + offset).astype(np.float32)
-    found = neighbours(np.array_split(real, 3), [generated[:40], generated[40:]])
+    found = precision_recall(np.array_split(real, 3), [generated[:40], generated[40:]])
     assert found == pytest.approx(truth(real, generated, 3, 5))
     assert 0 < found.precision < 1
 
 
 def test_equal_sets_are_each_within_the_other() -> None:
     rows = np.random.default_rng(0).normal(3.0, 1.0, (200, 16)).astype(np.float32)
-    found = neighbours([rows], [rows[::-1]])
+    found = precision_recall([rows], [rows[::-1]])
     assert (found.precision, found.recall, found.coverage) == (1.0, 1.0, 1.0)
     assert found.density == pytest.approx(
         6 / 5
@@ -52,4 +52,4 @@ def test_equal_sets_are_each_within_the_other() -> None:
 
 def test_too_few_images_are_refused() -> None:
     with pytest.raises(UserError, match="n = 5 real and 9 generated"):
-        neighbours([np.zeros((5, 2))], [np.zeros((9, 2))])
+        precision_recall([np.zeros((5, 2))], [np.zeros((9, 2))])

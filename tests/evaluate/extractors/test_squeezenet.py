@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dithc.core.logging import UserError
-from dithc.evaluate import compare, extract, load_extractor
+from dithc.evaluate import compare_features, extract_features, load_extractor
 from dithc.evaluate.extractors.squeezenet import load_network
 from tests.evaluate.conftest import image_set
 
@@ -74,9 +74,9 @@ def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weig
     noise = np.random.default_rng(0).integers(0, 256, (30, 3, 64, 64), dtype=np.uint8)
     sets = {"real": images[:30], "other": images[30:], "noise": noise}
     for name, pictures in sets.items():
-        numbers = extract(image_set(pictures, name), extractor, tmp_path / name, batch=16)
+        numbers = extract_features(image_set(pictures, name), extractor, tmp_path / name, batch=16)
         assert numbers["num_features"] == 512
-    near, far = (compare(tmp_path / "real", tmp_path / name) for name in ("other", "noise"))
+    near, far = (compare_features(tmp_path / "real", tmp_path / name) for name in ("other", "noise"))
     assert near["fid"] < far["fid"] / 2
     assert near["kid"] < far["kid"]
     assert near["floor_n"] == [15, 15]

@@ -10,7 +10,7 @@ from scipy.stats import wasserstein_distance
 from dithc.core.logging import UserError
 from dithc.data import products
 from dithc.engine.comm import Group
-from dithc.evaluate import measure
+from dithc.evaluate import measure_pixels
 from dithc.evaluate.pixels import multispectral
 from dithc.evaluate.pixels.band_roles import INDICES, band_of, index_bands
 from dithc.evaluate.pixels.pixel_file import FILE, read
@@ -37,7 +37,7 @@ def scenes(seed: int, count: int = 40, size: int = 12) -> tuple[np.ndarray, np.n
 
 
 def measured(folder: Path, images: np.ndarray, labels: np.ndarray, *, bands: products.Bands = BANDS) -> Any:
-    measure(images.__getitem__, labels, folder, bands=bands, set_hash="s", group=Group())
+    measure_pixels(images.__getitem__, labels, folder, bands=bands, set_hash="s", group=Group())
     return read(folder)
 
 
@@ -117,10 +117,10 @@ def test_pixels_that_are_there_are_not_measured_again_and_others_are(tmp_path: P
     def never(_: np.ndarray) -> np.ndarray:
         raise AssertionError("images were read")
 
-    measure(never, labels, tmp_path, bands=BANDS, set_hash="s", group=Group())
+    measure_pixels(never, labels, tmp_path, bands=BANDS, set_hash="s", group=Group())
     assert (tmp_path / FILE).read_bytes() == before
     with pytest.raises(AssertionError):
-        measure(never, labels, tmp_path, bands=BANDS, set_hash="another", group=Group())
+        measure_pixels(never, labels, tmp_path, bands=BANDS, set_hash="another", group=Group())
     (tmp_path / FILE).write_bytes(before[:-90])
     assert measured(tmp_path, images, labels).spectra == 40
     assert (tmp_path / FILE).read_bytes() == before

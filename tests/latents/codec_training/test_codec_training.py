@@ -12,7 +12,7 @@ from dithc.config import codecs
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError, read_metrics
 from dithc.latents import open_codec
-from dithc.latents.batches import Order
+from dithc.latents.batches import SampleOrder
 from dithc.latents.codec_training import training
 from dithc.latents.codec_training.training import Crops, train_codec
 from tests.latents.conftest import BANDS, FakeTiles
@@ -30,7 +30,7 @@ def names(folder):
 
 def settings(**changes):
     small = {"factor": 2, "width": 8, "latent_channels": 4, "steps": 4, "batch": 4, "trained_on": "planes"}
-    return codecs.KlVae(kind="kl-vae", **{**small, **changes})
+    return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
 
 
 def planes():
@@ -102,7 +102,7 @@ def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
 @pytest.mark.parametrize("orientations", [2, 8])
 def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations, monkeypatch, fake_tiles):
     monkeypatch.setattr(codecs, "CROP", 8)
-    order = Order(np.arange(4), seed=0)
+    order = SampleOrder(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
     x = Crops(settings(factor=4, orientations=orientations), tiles, seed=0).at(0)
     assert x.shape == (4, 4, 8, 8)

@@ -10,7 +10,7 @@ import torch
 
 from dithc.config import codecs
 from dithc.core.logging import read_metrics
-from dithc.latents import view_of
+from dithc.latents import apply_view
 from dithc.latents.codec_training.latent_augmentation import MOST_NOISE, eased
 from dithc.latents.codec_training.training import train_codec
 from dithc.latents.views import turned
@@ -18,7 +18,7 @@ from dithc.latents.views import turned
 
 def settings(**changes):
     small = {"factor": 2, "width": 8, "latent_channels": 4, "steps": 6, "batch": 4, "trained_on": "planes"}
-    return codecs.KlVae(kind="kl-vae", **{**small, **changes})
+    return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
 
 
 def numbers(*shape, seed=0):
@@ -33,7 +33,7 @@ def kinds(chosen, steps, *, seed=0):
 @pytest.mark.parametrize("view", range(8))
 def test_turned_tensor_is_the_view_of_the_array(view):
     x = numbers(2, 3, 5, 5)
-    assert np.array_equal(turned(x, view).numpy(), view_of(x.numpy(), view))
+    assert np.array_equal(turned(x, view).numpy(), apply_view(x.numpy(), view))
 
 
 def test_steps_are_of_each_kind_in_the_shares_asked_for():

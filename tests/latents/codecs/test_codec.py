@@ -10,7 +10,7 @@ from dithc.config import codecs
 from dithc.core.logging import UserError
 from dithc.latents import open_codec
 
-PIXEL = codecs.PixelCodec(kind="pixel")
+PIXEL = codecs.PixelCodecConfig(kind="pixel")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def sd_folder(tmp_path):
 
 
 def sd(path):
-    return codecs.SdVae(kind="sd-vae", path=str(path))
+    return codecs.SdVaeConfig(kind="sd-vae", path=str(path))
 
 
 def test_pixel_codec_gives_tiles_back(fake_tiles):
@@ -74,7 +74,7 @@ def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
 def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
     info = fake_tiles().info
     first = open_codec(sd(sd_folder), info=info)
-    other = open_codec(codecs.SdVae(kind="sd-vae", path=str(sd_folder), scale=0.2), info=info)
+    other = open_codec(codecs.SdVaeConfig(kind="sd-vae", path=str(sd_folder), scale=0.2), info=info)
     assert first.id.startswith("sd-vae-")
     assert first.id == open_codec(sd(sd_folder), info=info).id
     assert first.id != other.id

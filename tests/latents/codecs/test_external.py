@@ -87,8 +87,8 @@ def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[A
     return net, folder / "net"
 
 
-def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings: Any) -> codecs.Diffusers:
-    return codecs.Diffusers(
+def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings: Any) -> codecs.DiffusersCodecConfig:
+    return codecs.DiffusersCodecConfig(
         kind="diffusers", path=str(path), latent_channels=latent_channels, factor=factor, **settings
     )
 
@@ -230,9 +230,9 @@ class Half(nn.Module):
         return self.down(x)[:, :8] if self.encodes else self.up(x)
 
 
-def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: Any) -> codecs.Torchscript:
+def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: Any) -> codecs.TorchScriptCodecConfig:
     said = {"scale": 1.0, "trust": True, "low": 0.0} | settings
-    return codecs.Torchscript(
+    return codecs.TorchScriptCodecConfig(
         kind="torchscript", path=str(path), latent_channels=latent_channels, factor=factor, **said
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.core.reproduction import Document
+from dithc.core.reproduction import TargetResult
 from dithc.report import reproduction
 from tests.report.reproduction import documents
 
@@ -16,13 +16,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def every(folder: Path) -> list[Document]:
+def every(folder: Path) -> list[TargetResult]:
     """A document of each target."""
     return documents.every(folder)
 
 
 @pytest.fixture(scope="session")
-def page(folder: Path, every: list[Document]) -> Path:
+def page(folder: Path, every: list[TargetResult]) -> Path:
     """The page of all documents."""
     path = folder / "report.html"
     reproduction.write_page(every, path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dithc.core.reproduction import Cell, Document, Picture, Series, published
+from dithc.core.reproduction import ResultCell, ResultImage, Series, TargetResult, published_value
 from dithc.data import write_png
 
 ROOT = Path(__file__).parents[3]
@@ -17,19 +17,21 @@ MODELS = ("XL/2", "L/2", "B/2", "S/2")
 STEPS = ("baseline", "GEMM", "+ asynchronous MPI", "+ AI operators", "+ AutoMem", "+ tuning")
 
 
-def cell(target: str, row: str, column: str, quantity: str, unit: str, value: float | None = None, **more: Any) -> Cell:
+def cell(
+    target: str, row: str, column: str, quantity: str, unit: str, value: float | None = None, **more: Any
+) -> ResultCell:
     """Return a measured cell with an interval, or a cell of another status."""
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{row}-{column}-{quantity}".lower())
     told: dict[str, Any] = {"status": "measured"} | more
     if value is not None:
         told = {"file": f"cells/{target}/{name[:20]}.json", "low": 0.97 * value, "high": 1.04 * value} | told
-    return Cell(
+    return ResultCell(
         id=name, row=row, column=column, quantity=quantity, unit=unit, value=value, predicted_seconds=61.5, digest="30dfb6d05d88",
         command=f"dithc bench {target} --model {row} --json {name[:20]}.json", **told,
     )  # fmt: skip
 
 
-def document(target: str, paper: str, title: str, **parts: Any) -> Document:
+def document(target: str, paper: str, title: str, **parts: Any) -> TargetResult:
     """Return a document with a machine, versions and a command."""
     told: dict[str, Any] = {
         "scale": "node",
@@ -38,10 +40,10 @@ def document(target: str, paper: str, title: str, **parts: Any) -> Document:
         "digest": "6798ff2c2309",
         "command": f"snakemake --profile profiles/local {target} --configfile config/experiments/paper-node.yaml",
     }
-    return Document(target=target, paper=paper, title=title, **(told | parts))
+    return TargetResult(target=target, paper=paper, title=title, **(told | parts))
 
 
-def table1() -> Document:
+def table1() -> TargetResult:
     """Return scores of two datasets, one of them skipped."""
     said = "FID: n 2000 against 2000, extractor inception 6726825d0af5, floor 11.87, batch 112, 1000 steps"
     cells = [
@@ -53,7 +55,7 @@ def table1() -> Document:
     return document("table1", "Table 1", "FID after fine-tuning", cells=cells, notes=[note])
 
 
-def table2() -> Document:
+def table2() -> TargetResult:
     """Return every status: measured, out of memory, skipped, simulated."""
     cells = []
     for batch in (112, 224):
@@ -65,7 +67,7 @@ def table2() -> Document:
                 of["GB"] = ("peak memory of all ranks", slower**3 * base_gb)
                 for unit, (quantity, value) in of.items():
                     name = f"{column} {unit}"
-                    more: dict[str, Any] = {"published": published("table2", row, name)}
+                    more: dict[str, Any] = {"published": published_value("table2", row, name)}
                     if is_full:
                         more |= {"status": "out of memory", "reason": "killed at the limit of 22 GiB of all ranks"}
                         cells.append(cell("table2", row, name, "", "", **more))
@@ -77,13 +79,13 @@ def table2() -> Document:
     return document("table2", "Table 2", "One node: time and memory by strategy", cells=cells, notes=notes)
 
 
-def table3() -> Document:
+def table3() -> TargetResult:
     """Return very different libraries, for a logarithmic axis."""
     factors = {"OpenBLAS": 14.0, "nativeBLAS": 2.1, "oneDNN": 1.9, "own GEMM": 1.1, "tuned": 1.0}
     cells = []
     for model, base in zip(MODELS, (66.0, 38.0, 9.6, 3.1), strict=True):
         for column, slower in factors.items():
-            more: dict[str, Any] = {"published": published("table3", model, column)}
+            more: dict[str, Any] = {"published": published_value("table3", model, column)}
             is_skipped = (column, model) == ("OpenBLAS", "XL/2")
             more |= {"status": "skipped", "reason": "predicted 16 min a step"} if is_skipped else {}
             value = None if is_skipped else base * slower
@@ -98,7 +100,7 @@ def losses(seed: int, *, steps: int = 300, rough: float = 0.03, away: float = 0.
     return list((0.13 + 0.88 / (1 + at / 24)) * (1 + noise) + away * np.sin(at / 40))
 
 
-def fig7() -> Document:
+def fig7() -> TargetResult:
     """Return platforms of three seeds, their deviations, and the noise of the seeds."""
     away = {"reference": 0.0, "c-fp32": 0.0004, "c-bf16": 0.0023, "numba": 0.0006}
     series = [
@@ -126,7 +128,7 @@ def fig7() -> Document:
     return document("fig7", "Figure 7", "Loss from scratch on several platforms", cells=cells, series=series)
 
 
-def fig8(folder: Path) -> Document:
+def fig8(folder: Path) -> TargetResult:
     """Return two mosaics and a missing mosaic."""
     draw = np.random.default_rng(8)
     for name in ("samples", "bands"):
@@ -135,19 +137,19 @@ def fig8(folder: Path) -> Document:
         folder.mkdir(parents=True, exist_ok=True)
         write_png(folder / f"{name}.png", (255 * np.concatenate(rows)).astype(np.uint8))
     images = [
-        Picture(label="Samples next to real tiles, RGB", path="samples.png", caption="Above: real", alt="Two rows"),
-        Picture(label="Band composites", path="bands.png", alt="Two rows of composites"),
-        Picture(label="Short-wave composites", path="nowhere.png"),
+        ResultImage(label="Samples next to real tiles, RGB", path="samples.png", caption="Above: real", alt="Two rows"),
+        ResultImage(label="Band composites", path="bands.png", alt="Two rows of composites"),
+        ResultImage(label="Short-wave composites", path="nowhere.png"),
     ]  # fmt: skip
     return document("fig8", "Figure 8", "Samples of fine-tuned models", images=images)
 
 
-def fig9() -> Document:
+def fig9() -> TargetResult:
     """Return stages on one and two ranks, the last stage skipped."""
     cells = []
     for column, values in {"1 rank": (1, 1.47, 1.49, 1.95, 1.88), "2 ranks": (1, 1.62, 1.7, 2.08, 2.06)}.items():
         for name, value in zip(STEPS, values, strict=False):
-            printed = published("fig9", name, "Speed-up")
+            printed = published_value("fig9", name, "Speed-up")
             cells.append(cell("fig9", name, column, "speedup", "x", value, published=printed))
             cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
         why = {"status": "skipped", "reason": "no search at this scale"}
@@ -163,7 +165,7 @@ def curve(label: str, kind: Any, x: Sequence[int], lost: float, label_x: str = "
     )
 
 
-def fig10() -> Document:
+def fig10() -> TargetResult:
     """Return curves of four networks, measured on ranks; published and simulated on nodes."""
     nodes = [2**power for power in range(11)]
     series = [
@@ -184,7 +186,7 @@ def fig10() -> Document:
     return document("fig10", "Figure 10", "Weak scaling", cells=cells, series=series)
 
 
-def fig11() -> Document:
+def fig11() -> TargetResult:
     """Return strong scaling at three batches."""
     nodes = [2**power for power in range(8)]
     series = [curve("measured S/2, batch 32", "measured", (1, 2), 0.2, "ranks")]
@@ -196,6 +198,6 @@ def fig11() -> Document:
     return document("fig11", "Figure 11", "Strong scaling", series=series)
 
 
-def every(folder: Path) -> list[Document]:
+def every(folder: Path) -> list[TargetResult]:
     """Return a document of each type of figure, with images in `folder`."""
     return [table1(), table2(), table3(), fig7(), fig8(folder), fig9(), fig10(), fig11()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 
-from dithc.core.reproduction import Cell, Document, Picture, Series
+from dithc.core.reproduction import ResultCell, ResultImage, Series, TargetResult
 from dithc.report import reproduction
 from dithc.report.figures import theme
 from dithc.report.reproduction.bars import panels_of
@@ -19,7 +19,7 @@ TARGETS = ("table1", "table2", "table3", "fig7", "fig9", "fig10", "fig11")
 ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
 
 
-def figure_of(document: Document, folder: Path = Path()) -> Any:
+def figure_of(document: TargetResult, folder: Path = Path()) -> Any:
     """Return the framed figure."""
     return drawn(document, folder=folder, is_framed=True)
 
@@ -44,7 +44,7 @@ def test_every_target_says_what_it_is_and_on_what_machine(target: str) -> None:
 def test_draw_writes_a_drawing_and_a_picture_whose_bytes_are_the_same_again(tmp_path: Path) -> None:
     files = {}
     for name in ("one", "two"):
-        reproduction.draw(documents.table1(), tmp_path / name / "table1.node")
+        reproduction.draw_target(documents.table1(), tmp_path / name / "table1.node")
         files[name] = {path.name: path.read_bytes() for path in (tmp_path / name).glob("[!.]*")}
     assert sorted(files["one"]) == ["table1.node.png", "table1.node.svg"]
     assert files["one"] == files["two"]
@@ -97,10 +97,10 @@ def test_an_empty_document_says_that_there_is_nothing(target: str) -> None:
 @pytest.mark.parametrize("target", ["table2", "fig7"])
 def test_odd_cells_are_drawn(target: str) -> None:
     cells = [
-        Cell(id="a", row=ODD, column=ODD, quantity=ODD, unit="s", status="measured", value=0.0, file="a b.json"),
-        Cell(id="b", row=ODD, column="z", quantity="", status="skipped", reason=ODD),
+        ResultCell(id="a", row=ODD, column=ODD, quantity=ODD, unit="s", status="measured", value=0.0, file="a b.json"),
+        ResultCell(id="b", row=ODD, column="z", quantity="", status="skipped", reason=ODD),
         documents.cell("c", "", "", "x", "", -3.0, status="simulated", reason="r", low=-4.0, high=1e9),
-        Cell(id="d", row="only published", column="z", quantity="q", status="published", published=7.0),
+        ResultCell(id="d", row="only published", column="z", quantity="q", status="published", published=7.0),
     ]
     series = [
         Series(label=ODD, kind="measured", x=(1, 2), y=(None, None)),
@@ -111,5 +111,7 @@ def test_odd_cells_are_drawn(target: str) -> None:
 
 
 def test_a_missing_picture_is_named(tmp_path: Path) -> None:
-    document = documents.document("fig8", "Figure 8", "Samples", images=[Picture(label="one", path="not/there.png")])
+    document = documents.document(
+        "fig8", "Figure 8", "Samples", images=[ResultImage(label="one", path="not/there.png")]
+    )
     assert "missing: not/there.png" in words(figure_of(document, tmp_path))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.core.reproduction import Cell, Document, Picture, published
+from dithc.core.reproduction import ResultCell, ResultImage, TargetResult, published_value
 from dithc.report import reproduction
 from dithc.report.reproduction import verdict
 from tests.report.reproduction import documents
@@ -42,7 +42,7 @@ def seen(path: Path) -> Seen:
     return found
 
 
-def test_every_number_leads_to_its_file(page: Path, every: list[Document]) -> None:
+def test_every_number_leads_to_its_file(page: Path, every: list[TargetResult]) -> None:
     links = seen(page).links
     for document in every:
         for cell in document.cells:
@@ -59,7 +59,7 @@ def test_every_anchor_is_there_once_and_every_picture_has_a_text(page: Path) -> 
     assert all(one["alt"] and str(one["src"]).startswith("data:image/webp") for one in found.pictures)
 
 
-def test_every_status_is_counted_and_every_reason_said(page: Path, every: list[Document]) -> None:
+def test_every_status_is_counted_and_every_reason_said(page: Path, every: list[TargetResult]) -> None:
     text = html.unescape(page.read_text())
     for status, number in verdict.count(every).items():
         if status != "published":
@@ -71,13 +71,13 @@ def test_every_status_is_counted_and_every_reason_said(page: Path, every: list[D
 
 def test_what_comes_from_outside_is_no_markup(tmp_path: Path) -> None:
     texts = dict.fromkeys(("id", "row", "column", "quantity", "unit", "reason", "command", "digest"), EVIL)
-    cells = [Cell(**texts, value=1.0, status="measured", file=f"a b/{EVIL}.json")]  # type: ignore[arg-type]
-    images = [Picture(label=EVIL, path=f"{EVIL}.png", caption=EVIL, alt=EVIL)]
+    cells = [ResultCell(**texts, value=1.0, status="measured", file=f"a b/{EVIL}.json")]  # type: ignore[arg-type]
+    images = [ResultImage(label=EVIL, path=f"{EVIL}.png", caption=EVIL, alt=EVIL)]
     parts = dict.fromkeys(("title", "command", "digest"), EVIL)
     parts |= {"machine": {EVIL: EVIL, "name": EVIL}, "versions": {EVIL: EVIL}}
     more = {"cells": cells, "images": images, "notes": [EVIL]}
     path = tmp_path / "report.html"
-    reproduction.write_page([Document(target="table1", paper=EVIL, scale="ci", **parts, **more)], path)  # type: ignore[arg-type]
+    reproduction.write_page([TargetResult(target="table1", paper=EVIL, scale="ci", **parts, **more)], path)  # type: ignore[arg-type]
     assert seen(path).scripts == 1
     assert "alert(" in html.unescape(path.read_text())
     assert EVIL not in path.read_text()
@@ -100,7 +100,7 @@ def test_csv_has_every_cell_with_its_ratio(tmp_path: Path) -> None:
         assert (row["target"], row["status"], row["reason"]) == ("table2", cell.status, cell.reason)
 
 
-def texts(document: Document, *, holds: bool) -> str:
+def texts(document: TargetResult, *, holds: bool) -> str:
     """Return the claims of a document that hold, or do not hold."""
     return "\n".join(one.text for one in verdict.claims([document]) if one.holds == holds)
 
@@ -150,4 +150,4 @@ def test_a_platform_whose_loss_is_no_number_is_beyond_the_noise_of_seeds() -> No
     ],
 )
 def test_published_numbers_are_the_papers(target: str, row: str, column: str, value: float | None) -> None:
-    assert published(target, row, column) == value
+    assert published_value(target, row, column) == value

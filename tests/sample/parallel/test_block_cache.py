@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import UserError
-from dithc.sample.parallel import Denoiser
-from dithc.sample.parallel.block_cache import Cached, cache_of
-from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel import ParallelDenoiser
+from dithc.sample.parallel.block_cache import BlockCache, cache_of
+from dithc.sample.parallel.rank_set import RankSet
 from tests.ranks import needs_launcher
 from tests.sample.parallel.test_parallel_denoiser import NETWORK, needs_kernels, said_by
 
@@ -29,24 +29,24 @@ def sampled(denoiser, rows=slice(None)):
     return torch.stack([denoiser(x[call], T[rows] * 0 + 600 - 0.1 * call, Y[rows]) for call in range(CALLS)])
 """
 )
-SOME: list[training.FirstBlock | training.Taylor] = [
-    training.FirstBlock(kind="first-block", threshold=0.1),
-    training.Taylor(kind="taylor", interval=3, order=2, warmup_steps=2),
+SOME: list[training.FirstBlockCacheConfig | training.TaylorCacheConfig] = [
+    training.FirstBlockCacheConfig(kind="first-block", threshold=0.1),
+    training.TaylorCacheConfig(kind="taylor", interval=3, order=2, warmup_steps=2),
 ]
 
 
 @needs_kernels
 @pytest.mark.parametrize("settings", SOME, ids=lambda one: one.kind)
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, settings) -> None:
-    whole = scope["sampled"](Denoiser(network, cache=settings))
+    whole = scope["sampled"](ParallelDenoiser(network, cache=settings))
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
-        assert torch.equal(scope["sampled"](Denoiser(network, cache=settings), rows), whole[:, rows])
+        assert torch.equal(scope["sampled"](ParallelDenoiser(network, cache=settings), rows), whole[:, rows])
 
 
 def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
     """Row by row in plain PyTorch: only the additions of the last full run are stored."""
     settings = SOME[0]
-    cached = Denoiser(network, cache=settings)
+    cached = ParallelDenoiser(network, cache=settings)
     found, runs = scope["sampled"](cached), 0
     for row in range(5):
         kept: list[Tensor] = []
@@ -79,13 +79,13 @@ class OneBlock:
         return self.block(tokens, c)
 
 
-def walked(cache: Cached, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
+def walked(cache: BlockCache, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
     tokens = torch.zeros(2, 3, 4)
     return torch.stack([cache(OneBlock(block), tokens, torch.full((2, 4), time), time) for time in times])
 
 
-def taylor(**settings: Any) -> Cached:
-    made = cache_of(training.Taylor(kind="taylor", **settings), Ranks(), num_tokens=3)
+def taylor(**settings: Any) -> BlockCache:
+    made = cache_of(training.TaylorCacheConfig(kind="taylor", **settings), RankSet(), num_tokens=3)
     assert made is not None
     return made
 
@@ -109,7 +109,7 @@ def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -
 def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
     x, t, y = scope["X"], scope["T"] * 0 + 500, scope["Y"]
     for settings in SOME:
-        denoiser = Denoiser(network, cache=settings)
+        denoiser = ParallelDenoiser(network, cache=settings)
         denoiser(x, t, y)
         with pytest.raises(UserError, match="rows per network call"):
             denoiser(x[:2], t[:2], y[:2])
@@ -141,7 +141,7 @@ GUIDED, TWO = {"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_p
 )
 def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, output) -> None:
     with pytest.raises(ValueError, match=output):
-        training.Evaluation.model_validate({"run": "a", "extractor": "x", **settings})
+        training.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})
 
 
 ON_RANKS = (

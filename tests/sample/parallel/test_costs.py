@@ -6,27 +6,27 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.model import DiTConfig
-from dithc.sample.parallel import Degrees, Work, least, planner
-from dithc.sample.parallel.planner import Costs, Link, Rates, calibration
+from dithc.sample.parallel import ParallelDegrees, SamplingWork, best_degrees, planner
+from dithc.sample.parallel.planner import CostModel, LinkModel, MachineRates, calibration
 
 DIE = 1.51e12  # FLOP/s of a die of LX2, fp32
-FAST, SLOW = Link(latency=3e-6, bandwidth=24e9), Link(latency=3e-6, bandwidth=0.5e9)
+FAST, SLOW = LinkModel(latency=3e-6, bandwidth=24e9), LinkModel(latency=3e-6, bandwidth=0.5e9)
 # Assumptions of the worked examples: products as fast with few tokens, no cost in addition to exchanges; a core copies
 # twice at 4 GB/s.
-PAGE = Rates(flops=DIE, inside=Link(latency=50e-6, bandwidth=2e9), between=FAST, copying=1e15)
+PAGE = MachineRates(flops=DIE, inside=LinkModel(latency=50e-6, bandwidth=2e9), between=FAST, copying=1e15)
 # Typical description of a node: 40 GB/s for a die's cores, two separate attention calls per block for messages, slower
 # products for few tokens.
 NODE = replace(PAGE, copying=40e9, meeting=20e-6, leaving=500e-6, half_tokens=16.0)
 
 
-def work_of(tokens: int, **fields) -> Work:
+def work_of(tokens: int, **fields) -> SamplingWork:
     side = 2 * int(tokens**0.5)
     config = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=side)
-    return Work.of(config, **({"shards": [1], "branches": 2} | fields))
+    return SamplingWork.of(config, **({"shards": [1], "branches": 2} | fields))
 
 
-def step(tokens: int, degrees: Degrees, rates: Rates, *, ranks: int = 256) -> float:
-    costs = Costs(work=work_of(tokens), rates=rates, ranks=ranks, ranks_a_node=4)
+def step(tokens: int, degrees: ParallelDegrees, rates: MachineRates, *, ranks: int = 256) -> float:
+    costs = CostModel(work=work_of(tokens), rates=rates, ranks=ranks, ranks_a_node=4)
     return costs.call(degrees, 2).whole
 
 
@@ -38,80 +38,82 @@ def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens) -> None:
 
 @pytest.mark.parametrize(("tokens", "one", "ulysses", "shared"), [(256, 0.313, 0.098, 0.079), (4096, 7.69, 2.19, 1.92)])
 def test_four_dies_of_a_node_take_what_the_worked_example_says(tokens, one, ulysses, shared) -> None:
-    assert step(tokens, Degrees(), PAGE) == pytest.approx(one, rel=0.01)
-    assert step(tokens, Degrees(cfg=2, ulysses=2), PAGE) == pytest.approx(ulysses, rel=0.01)
-    assert step(tokens, Degrees(cfg=2, shared=2), PAGE) == pytest.approx(shared, rel=0.01)
+    assert step(tokens, ParallelDegrees(), PAGE) == pytest.approx(one, rel=0.01)
+    assert step(tokens, ParallelDegrees(cfg=2, ulysses=2), PAGE) == pytest.approx(ulysses, rel=0.01)
+    assert step(tokens, ParallelDegrees(cfg=2, shared=2), PAGE) == pytest.approx(shared, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("degrees", "between", "seconds"),
     [
-        (Degrees(), FAST, 810),
-        (Degrees(cfg=2, ulysses=4, ring=32), FAST, 3.17),
-        (Degrees(cfg=2, ulysses=4, ring=32), SLOW, 8.6),
-        (Degrees(cfg=2, ulysses=16, ring=8), SLOW, 3.66),
+        (ParallelDegrees(), FAST, 810),
+        (ParallelDegrees(cfg=2, ulysses=4, ring=32), FAST, 3.17),
+        (ParallelDegrees(cfg=2, ulysses=4, ring=32), SLOW, 8.6),
+        (ParallelDegrees(cfg=2, ulysses=16, ring=8), SLOW, 3.66),
     ],
 )
 def test_nodes_take_what_the_worked_example_says(degrees, between, seconds) -> None:
-    rates = replace(PAGE, between=between, inside=Link(latency=1e-6, bandwidth=40e9))
+    rates = replace(PAGE, between=between, inside=LinkModel(latency=1e-6, bandwidth=40e9))
     assert step(65_536, degrees, rates) == pytest.approx(seconds, rel=0.03)
 
 
 def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
     work = work_of(256, shards=[64] * 156 + [16], calls=50)
-    chosen = planner.choose(Costs(work=work, rates=NODE, ranks=1024, ranks_a_node=4))
+    chosen = planner.rank_degrees(CostModel(work=work, rates=NODE, ranks=1024, ranks_a_node=4))
     assert chosen.best.ideal >= 0.95
-    assert chosen.costs.alone / chosen.costs.job(Degrees()).whole / 1024 < 0.16  # control: one rank per shard
+    assert chosen.costs.alone / chosen.costs.job(ParallelDegrees()).whole / 1024 < 0.16  # control: one rank per shard
 
 
-@pytest.mark.parametrize(("bandwidth", "expected"), [(1.6e9, Degrees(ring=2)), (4e9, Degrees(ulysses=2))])
+@pytest.mark.parametrize(
+    ("bandwidth", "expected"), [(1.6e9, ParallelDegrees(ring=2)), (4e9, ParallelDegrees(ulysses=2))]
+)
 def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
     """A ring rounds differently from one rank."""
-    rates = replace(PAGE, inside=Link(latency=0.0, bandwidth=bandwidth))
+    rates = replace(PAGE, inside=LinkModel(latency=0.0, bandwidth=bandwidth))
     work = work_of(4096, branches=1, in_memory=False)
-    costs = Costs(work=work, rates=rates, ranks=2, ranks_a_node=2)
-    chosen = planner.choose(costs)
+    costs = CostModel(work=work, rates=rates, ranks=2, ranks_a_node=2)
+    chosen = planner.rank_degrees(costs)
     assert chosen.best.degrees == expected
-    assert chosen.legal[0].degrees == Degrees(ring=2)
+    assert chosen.legal[0].degrees == ParallelDegrees(ring=2)
     assert ("rounds differently" in chosen.why()) == (expected.ring == 1)
-    given = least(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
-    assert given == Degrees(ring=2)
+    given = best_degrees(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
+    assert given == ParallelDegrees(ring=2)
 
 
 def test_exchange_of_a_block_by_hand() -> None:
     """Ulysses sends 4 (U - 1) / U T D / N s bytes per block, a ring 2 (R - 1) T D / N s."""
-    link = Link(latency=0.0, bandwidth=1e9)
-    rates = Rates(flops=1e30, inside=link, between=link, copying=1e30)
+    link = LinkModel(latency=0.0, bandwidth=1e9)
+    rates = MachineRates(flops=1e30, inside=link, between=link, copying=1e30)
     work = work_of(256, branches=1)
-    costs = Costs(work=replace(work, numbers=0), rates=rates, ranks=4, ranks_a_node=4)
+    costs = CostModel(work=replace(work, numbers=0), rates=rates, ranks=4, ranks_a_node=4)
     strip = 28 * 256 * 1152 / 4 * 4  # bytes of all blocks
-    assert costs.call(Degrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 1e9)
-    assert costs.call(Degrees(ring=4), 1).exchange == pytest.approx(2 * 3 * strip / 1e9)
+    assert costs.call(ParallelDegrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 1e9)
+    assert costs.call(ParallelDegrees(ring=4), 1).exchange == pytest.approx(2 * 3 * strip / 1e9)
     both = 4 * 1 / 2 * strip / 1e9 + 2 * 1 * strip / 1e9
-    assert costs.call(Degrees(ulysses=2, ring=2), 1).exchange == pytest.approx(both)
-    bf16 = Costs(work=replace(work, numbers=0, number_bytes=2), rates=rates, ranks=4, ranks_a_node=4)
-    assert bf16.call(Degrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 2 / 1e9)
+    assert costs.call(ParallelDegrees(ulysses=2, ring=2), 1).exchange == pytest.approx(both)
+    bf16 = CostModel(work=replace(work, numbers=0, number_bytes=2), rates=rates, ranks=4, ranks_a_node=4)
+    assert bf16.call(ParallelDegrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 2 / 1e9)
 
 
 def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
-    rates = Rates(flops=1e12, inside=None, between=None, copying=1.0, call=0.5, decoding=3.0)
+    rates = MachineRates(flops=1e12, inside=None, between=None, copying=1.0, call=0.5, decoding=3.0)
     work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
-    costs = Costs(work=work, rates=rates, ranks=2, ranks_a_node=2)
+    costs = CostModel(work=work, rates=rates, ranks=2, ranks_a_node=2)
     row = work.row_flops / 1e12
     shard = 2 * (6 * (64 * row + 0.5) + 4 * (32 * row + 0.5)) + 64 * 3.0
-    assert costs.job(Degrees()).whole == pytest.approx(2 * shard)
+    assert costs.job(ParallelDegrees()).whole == pytest.approx(2 * shard)
     half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each generates 32 of a shard, in one batch
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
-    assert costs.job(Degrees(data=2)).whole == pytest.approx(3 * half + last)
-    cut = Costs(
+    assert costs.job(ParallelDegrees(data=2)).whole == pytest.approx(3 * half + last)
+    cut = CostModel(
         work=replace(work, decoders=8), rates=replace(rates, inside=FAST, copying=1e10), ranks=2, ranks_a_node=2
     )
-    assert cut.job(Degrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
+    assert cut.job(ParallelDegrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
 
 def test_what_nobody_knows_is_refused_and_said() -> None:
     rates = replace(PAGE, between=None)
-    chosen = planner.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
+    chosen = planner.rank_degrees(CostModel(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
     assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
     text = chosen.table(most=2)
     assert "neither measured nor described" in text
@@ -119,42 +121,44 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
     assert "more, " in text
     assert "<- chosen" in text
     with pytest.raises(UserError, match="neither measured nor described"):
-        planner.choose(Costs(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
+        planner.rank_degrees(CostModel(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
 
 
 def test_a_network_without_kernels_shares_nothing_in_memory() -> None:
-    found = least(work_of(256, branches=1, in_memory=False), ranks=2, ranks_a_node=2, rates=PAGE)
-    assert found == Degrees(ulysses=2)
+    found = best_degrees(work_of(256, branches=1, in_memory=False), ranks=2, ranks_a_node=2, rates=PAGE)
+    assert found == ParallelDegrees(ulysses=2)
 
 
 def test_images_without_a_network_are_dealt_alone() -> None:
-    rates = Rates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
-    assert least(Work(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == Degrees(data=2)
-    assert least(Work(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == Degrees()
+    rates = MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees(data=2)
+    assert best_degrees(SamplingWork(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees()
 
 
 def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
     """Four ranks on two cores: with all active, each takes twice its time alone, and the exchanges are useless."""
-    alike = replace(NODE, inside=Link(latency=50e-6, bandwidth=2e9))
+    alike = replace(NODE, inside=LinkModel(latency=50e-6, bandwidth=2e9))
     crowded = replace(alike, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
     work = work_of(1024, branches=2, calls=10)
     apart, together = (
-        planner.choose(Costs(work=work, rates=rates, ranks=4, ranks_a_node=4)) for rates in (alike, crowded)
+        planner.rank_degrees(CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4)) for rates in (alike, crowded)
     )
-    assert apart.best.degrees == Degrees(cfg=2, shared=2)
-    assert together.best.degrees == Degrees(cfg=2)
+    assert apart.best.degrees == ParallelDegrees(cfg=2, shared=2)
+    assert together.best.degrees == ParallelDegrees(cfg=2)
     assert together.costs.alone == pytest.approx(apart.costs.alone)
     assert together.best.speedup == pytest.approx(2.0, rel=0.05)
 
 
 def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
-    rates = Rates(flops=1e12, inside=None, between=None, copying=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
+    rates = MachineRates(flops=1e12, inside=None, between=None, copying=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
     row = work_of(256).row_flops / 1e12
     for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
         work = work_of(256, branches=1, shards=[1] * shards)
-        assert Costs(work=work, rates=rates, ranks=4, ranks_a_node=4).job(Degrees()).whole == pytest.approx(share * row)
-    nodes = Costs(work=work_of(256, branches=1, shards=[1] * 3), rates=rates, ranks=8, ranks_a_node=2)
-    assert nodes.job(Degrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
+        assert CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4).job(ParallelDegrees()).whole == pytest.approx(
+            share * row
+        )
+    nodes = CostModel(work=work_of(256, branches=1, shards=[1] * 3), rates=rates, ranks=8, ranks_a_node=2)
+    assert nodes.job(ParallelDegrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
 
 
 def test_a_disturbed_measurement_makes_no_few_ranks_slower_than_many() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.model import DiTConfig
-from dithc.sample.parallel import Degrees, Work, least
+from dithc.sample.parallel import ParallelDegrees, SamplingWork, best_degrees
 from dithc.sample.parallel.rank_set import cut, starts
 
 
@@ -15,42 +15,46 @@ def shards(images: int) -> list[int]:
 XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=32)
 
 
-def work_of(shards: list[int], **more: int) -> Work:
-    return Work.of(XL, shards=shards, **more)
+def work_of(shards: list[int], **more: int) -> SamplingWork:
+    return SamplingWork.of(XL, shards=shards, **more)
 
 
 @pytest.mark.parametrize(
     ("images", "branches", "ranks", "expected"),
     [
-        (64, 1, 2, Degrees(data=2)),
-        (1, 2, 2, Degrees(cfg=2)),
-        (1, 1, 2, Degrees(shared=2)),
-        (1, 2, 4, Degrees(cfg=2, shared=2)),
-        (2, 2, 8, Degrees(data=2, cfg=2, shared=2)),
-        (10_000, 2, 157, Degrees()),
+        (64, 1, 2, ParallelDegrees(data=2)),
+        (1, 2, 2, ParallelDegrees(cfg=2)),
+        (1, 1, 2, ParallelDegrees(shared=2)),
+        (1, 2, 4, ParallelDegrees(cfg=2, shared=2)),
+        (2, 2, 8, ParallelDegrees(data=2, cfg=2, shared=2)),
+        (10_000, 2, 157, ParallelDegrees()),
     ],
 )
 def test_images_first_then_branches_then_tokens(images, branches, ranks, expected) -> None:
     work = work_of(shards(images), branches=branches)
-    assert least(work, ranks=ranks, ranks_a_node=ranks) == expected
+    assert best_degrees(work, ranks=ranks, ranks_a_node=ranks) == expected
 
 
 def test_windows_of_a_scene_are_shared_before_tokens() -> None:
     work = work_of([1], branches=2, windows=25)
-    assert least(work, ranks=2, ranks_a_node=2).rows == 2
-    found = least(work, ranks=64, ranks_a_node=4)
+    assert best_degrees(work, ranks=2, ranks_a_node=2).rows == 2
+    found = best_degrees(work, ranks=64, ranks_a_node=4)
     assert (found.rows, found.tokens) == (50, 1)  # one branch of one window per rank
-    assert least(work, ranks=100, ranks_a_node=4).tokens == 2
-    assert least(work, ranks=8, ranks_a_node=4, fixed={"windows": 2, "ulysses": 4}) == Degrees(windows=2, ulysses=4)
+    assert best_degrees(work, ranks=100, ranks_a_node=4).tokens == 2
+    assert best_degrees(work, ranks=8, ranks_a_node=4, fixed={"windows": 2, "ulysses": 4}) == ParallelDegrees(
+        windows=2, ulysses=4
+    )
     scenes = work_of([1, 1, 1], windows=25)
-    assert least(scenes, ranks=3, ranks_a_node=3) == Degrees()  # one scene per rank, without exchange
+    assert best_degrees(scenes, ranks=3, ranks_a_node=3) == ParallelDegrees()  # one scene per rank, without exchange
 
 
 def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
     work = work_of([1])
-    assert least(work, ranks=4, ranks_a_node=4) == Degrees(shared=4)
-    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 1, "ring": 1}) == Degrees(shared=4)
-    assert least(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4, "ring": 2}) == Degrees(ulysses=4, ring=2)
+    assert best_degrees(work, ranks=4, ranks_a_node=4) == ParallelDegrees(shared=4)
+    assert best_degrees(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 1, "ring": 1}) == ParallelDegrees(shared=4)
+    assert best_degrees(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 4, "ring": 2}) == ParallelDegrees(
+        ulysses=4, ring=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,14 +71,14 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
 )
 def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
     with pytest.raises(UserError) as error:
-        least(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
+        best_degrees(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
     assert words in str(error.value)
     assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "fix"))
 
 
 def test_more_ranks_than_tokens_are_refused() -> None:
     with pytest.raises(UserError, match="4 ranks for 3 tokens"):
-        least(Work(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})
+        best_degrees(SamplingWork(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 3), (2, 4), (0, 2), (9, 3)])

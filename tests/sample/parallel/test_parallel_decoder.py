@@ -11,8 +11,8 @@ from torch import nn
 from dithc.config import codecs
 from dithc.core.logging import UserError
 from dithc.latents import open_codec
-from dithc.sample.parallel.parallel_decoder import Decoding, _normed, decoded_rows, obstacle
-from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel.parallel_decoder import ParallelDecoder, _normed, decoded_rows, obstacle
+from dithc.sample.parallel.rank_set import RankSet
 from tests.ranks import needs_launcher, on_ranks
 
 INFO = {
@@ -41,22 +41,22 @@ def ours(info):
     return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))
 
 def opened(folder, info):
-    sd = codecs.SdVae(kind="sd-vae", path=f"{folder}/sd")
+    sd = codecs.SdVaeConfig(kind="sd-vae", path=f"{folder}/sd")
     bands = [["R", "G", "B"], ["B", "G", "G"]]
-    foreign = codecs.Diffusers(kind="diffusers", path=f"{folder}/foreign", latent_channels=4, factor=2, bands=bands)
+    foreign = codecs.DiffusersCodecConfig(kind="diffusers", path=f"{folder}/foreign", latent_channels=4, factor=2, bands=bands)
     return {"kl": ours(info), "sd": open_codec(sd, info=info), "foreign": open_codec(foreign, info=info)}
 """
 ALL_WAYS = (
     CODECS
     + """
 from dithc import diffusion
-from dithc.engine.comm import ranks
+from dithc.engine.comm import init_distributed
 from dithc.config import training
 from dithc.model import DiT
-from dithc.sample.parallel import Degrees, Team, parallel_decoder
-from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel import ParallelDegrees, SamplingGroup, parallel_decoder
+from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.rank_set import cut
-from dithc.sample.generate import ALONE, Images
+from dithc.sample.generate import ALONE, ImageGenerator
 
 folder, info = pickle.loads(Path(sys.argv[1]).read_bytes())
 n = int(sys.argv[2])
@@ -66,9 +66,9 @@ def far(found, full):
     return None if found is None else ((found - full).abs().max() / full.abs().max()).item()
 
 TEAMS = {
-    2: [Degrees(cfg=2), Degrees(ulysses=2)],
-    3: [Degrees(ulysses=3)],
-    4: [Degrees(cfg=2, ulysses=2), Degrees(data=2, ulysses=2)],
+    2: [ParallelDegrees(cfg=2), ParallelDegrees(ulysses=2)],
+    3: [ParallelDegrees(ulysses=3)],
+    4: [ParallelDegrees(cfg=2, ulysses=2), ParallelDegrees(data=2, ulysses=2)],
 }
 
 def sampled(team):
@@ -76,21 +76,21 @@ def sampled(team):
     model = DiT.from_preset("DiT-S/2", hidden_size=48, num_heads=6, depth=1, num_classes=3, input_size=(8, 6))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
-    settings = training.Evaluation(run="x", images=3, sampler="ddim", steps=2, guidance=2.0, extractor="e")
-    objective = diffusion.Objective.of(training.Objective())
+    settings = training.EvaluationConfig(run="x", images=3, sampler="ddim", steps=2, guidance=2.0, extractor="e")
+    objective = diffusion.Objective.of(training.ObjectiveConfig())
     given = dict(evaluation=settings, classes=np.arange(3), objective=objective, bf16=False)
-    alone = Images(model.eval(), ours(info), **given).images(range(3))
-    one = Images(model, ours(info), **given, team=team, parallel_vae=True)
+    alone = ImageGenerator(model.eval(), ours(info), **given).images(range(3))
+    one = ImageGenerator(model, ours(info), **given, team=team, parallel_vae=True)
     made = team.collected(one.images(team.mine(range(3))), range(3))
     return far(made, alone)
 
 output = {}
-with ranks(n) as group:
-    mine = Ranks(group.rank, n, group.part([list(range(n))]))
+with init_distributed(n) as group:
+    mine = RankSet(group.rank, n, group.part([list(range(n))]))
     for name, codec in opened(folder, info).items():
         z = torch.randn(3, codec.latent_channels, 13, 9, generator=torch.Generator().manual_seed(1))
         z[:, :, :6] *= 3.0  # so that ranks have other statistics
-        full, before = parallel_decoder.Decoding(codec, Ranks())(z), codec.decode(z[:1])
+        full, before = parallel_decoder.ParallelDecoder(codec, RankSet())(z), codec.decode(z[:1])
 
         def by_rows(lengths):
             part = parallel_decoder.decoded_rows(codec, z[:1], mine, lengths=lengths)
@@ -113,7 +113,7 @@ with ranks(n) as group:
             truth = codec.net.net.double().decode(z[:1].double() / codec.scale).sample
             found["truth"] = far(full[:1], truth)
         output[name] = found
-    output["sampled"] = {str(degrees): sampled(Team.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
+    output["sampled"] = {str(degrees): sampled(SamplingGroup.of(group, degrees, [range(n)])) for degrees in TEAMS[n]}
     gathered = group.gather_objects(output)
     if group.rank == 0:
         print("output " + json.dumps(gathered))
@@ -175,7 +175,7 @@ def test_rank_that_is_alone_decodes_as_ever(opened) -> None:
     for codec in opened.values():
         z = torch.randn(2, codec.latent_channels, 5, 3)
         expected = torch.cat([codec.decode(one) for one in z.split(1)])
-        for found in (Decoding(codec, Ranks(), by_rows=True)(z), decoded_rows(codec, z, Ranks())):
+        for found in (ParallelDecoder(codec, RankSet(), by_rows=True)(z), decoded_rows(codec, z, RankSet())):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -184,27 +184,27 @@ def test_norms_of_channels_that_lie_last_are_exact() -> None:
     norm = nn.GroupNorm(8, 8)
     x = torch.randn(1, 8, 256, 512).add_(0.7).contiguous(memory_format=torch.channels_last)
     expected = nn.functional.group_norm(x.double(), 8)
-    assert (_normed(norm, Ranks())(x) - expected).abs().max() < 2e-6
+    assert (_normed(norm, RankSet())(x) - expected).abs().max() < 2e-6
     assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
 
 
 def test_fewer_rows_than_ranks_are_refused(opened) -> None:
     with pytest.raises(UserError, match=r"latents of 2 rows for 3 ranks") as refused:
-        Decoding(opened["kl"], Ranks(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
+        ParallelDecoder(opened["kl"], RankSet(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
     assert "machine.sampling.parallel_vae" in str(refused.value)
 
 
 def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, caplog) -> None:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
-    pixels = open_codec(codecs.PixelCodec(kind="pixel"), info=INFO)
+    pixels = open_codec(codecs.PixelCodecConfig(kind="pixel"), info=INFO)
     with caplog.at_level(logging.INFO, logger="dithc"):
         assert "its decoder layers are not accessible" in str(obstacle(pixels))
-        assert Decoding(pixels, Ranks(0, 2), by_rows=True)._by_rows is False
+        assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=True)._by_rows is False
     assert re.search(r"decode complete images each: pixel-\w+ cannot be partitioned by rows", caplog.text)
     with caplog.at_level(logging.INFO, logger="dithc"):
         caplog.clear()
-        assert Decoding(pixels, Ranks(0, 2), by_rows=False).obstacle == obstacle(pixels)
+        assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=False).obstacle == obstacle(pixels)
         assert not caplog.text, "rows were not requested"
     for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
         layer = opened["kl"].net.decoder[0]

@@ -6,22 +6,22 @@ import pytest
 import torch
 
 from dithc.engine import hcops, native
-from dithc.sample.parallel import Denoiser
+from dithc.sample.parallel import ParallelDenoiser
 from tests.ranks import needs_launcher, on_ranks
 
-needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load().reason}")
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
 NETWORK = """
 import json, sys
 import torch
-from dithc.engine.comm import ranks
+from dithc.engine.comm import init_distributed
 from dithc.model import DiT, fused_blocks
-from dithc.sample.parallel import Denoiser, Degrees, Team
-from dithc.sample.parallel.attention import Messages, SharedKeys
-from dithc.sample.parallel.rank_set import Ranks, cut
+from dithc.sample.parallel import ParallelDenoiser, ParallelDegrees, SamplingGroup
+from dithc.sample.parallel.attention import UspAttention, SharedMemoryAttention
+from dithc.sample.parallel.rank_set import RankSet, cut
 
 KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position": "rope", "qk_norm": True})
-ONE = Ranks()
+ONE = RankSet()
 X = torch.randn(5, 4, 16, 14, generator=torch.Generator().manual_seed(1))
 T, Y = torch.linspace(3.5, 999, 5), torch.arange(5)
 
@@ -127,7 +127,7 @@ def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> None:
     x, t, y = torch.randn(33, 4, 16, 14), torch.rand(33) * 999, torch.randint(0, 10, (33,))
-    denoiser = Denoiser(network, bf16=bf16)
+    denoiser = ParallelDenoiser(network, bf16=bf16)
     whole = denoiser(x, t, y)
     for rows in (1, 2, 8, 9, 16, 17):
         assert torch.equal(denoiser(x[:rows], t[:rows], y[:rows]), whole[:rows])
@@ -142,4 +142,4 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> N
 def test_the_reference_serves_too(network) -> None:
     x, t, y = torch.randn(3, 4, 16, 14), torch.rand(3) * 999, torch.randint(0, 10, (3,))
     with hcops.use("reference"), torch.no_grad():
-        torch.testing.assert_close(Denoiser(network)(x, t, y), network(x, t, y))
+        torch.testing.assert_close(ParallelDenoiser(network)(x, t, y), network(x, t, y))

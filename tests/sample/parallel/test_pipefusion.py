@@ -10,7 +10,7 @@ from torch import Tensor
 from dithc.core.logging import UserError
 from dithc.engine import hcops
 from dithc.model import DiT
-from dithc.sample.parallel import Degrees, Denoiser, Work, least, planner
+from dithc.sample.parallel import ParallelDegrees, ParallelDenoiser, SamplingWork, best_degrees, planner
 from dithc.sample.parallel.rank_set import cut
 from tests.ranks import needs_launcher
 from tests.sample.parallel.test_degrees import XL
@@ -66,7 +66,7 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
     network, scope, use_backend, backend, patches
 ) -> None:
     use_backend(backend)
-    found = scope["sampled"](Denoiser(network, pipefusion=scope["way"](patches, 1)))
+    found = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["way"](patches, 1)))
     owner = torch.repeat_interleave(torch.arange(patches), torch.tensor(cut(TOKENS, patches)))
     far = {}
     for name, order in (("rule", owner), ("control", owner.flip(0))):
@@ -86,15 +86,15 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
 @needs_kernels
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> None:
     settings = scope["way"](4, 1)
-    whole = scope["sampled"](Denoiser(network, pipefusion=settings))
+    whole = scope["sampled"](ParallelDenoiser(network, pipefusion=settings))
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
-        assert torch.equal(scope["sampled"](Denoiser(network, pipefusion=settings), rows), whole[:, rows])
-    other = scope["sampled"](Denoiser(network, pipefusion=scope["way"](5, 1)))
+        assert torch.equal(scope["sampled"](ParallelDenoiser(network, pipefusion=settings), rows), whole[:, rows])
+    other = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["way"](5, 1)))
     assert not torch.equal(other, whole)  # control
 
 
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
-    denoiser = Denoiser(network, pipefusion=scope["way"](4, 1))
+    denoiser = ParallelDenoiser(network, pipefusion=scope["way"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
     with pytest.raises(UserError, match="rows per network call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
@@ -104,12 +104,12 @@ def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> 
         (scope["way"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
     ):
         with pytest.raises(UserError, match=output) as error:
-            Denoiser(network, pipefusion=wrong)
+            ParallelDenoiser(network, pipefusion=wrong)
         assert all(word in str(error.value) for word in ("got", "expected", "fix"))
 
 
-def work(**more: Any) -> Work:
-    return Work.of(XL, shards=[64], branches=2, batch=8, calls=50, **{"patches": 4, "warmup_calls": 1, **more})
+def work(**more: Any) -> SamplingWork:
+    return SamplingWork.of(XL, shards=[64], branches=2, batch=8, calls=50, **{"patches": 4, "warmup_calls": 1, **more})
 
 
 @pytest.mark.parametrize(
@@ -123,27 +123,27 @@ def work(**more: Any) -> Work:
 )
 def test_degrees_that_do_not_go_with_stages_are_refused(fixed, words) -> None:
     with pytest.raises(UserError, match=words):
-        least(work(), ranks=8, ranks_a_node=4, fixed=fixed)
+        best_degrees(work(), ranks=8, ranks_a_node=4, fixed=fixed)
     with pytest.raises(UserError, match="stages require patches"):
-        least(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+        best_degrees(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
     with pytest.raises(UserError, match="30 stages of 28 blocks"):
-        least(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
+        best_degrees(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
 
 
 def test_stages_go_with_images_and_branches() -> None:
-    found = least(work(), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+    found = best_degrees(work(), ranks=8, ranks_a_node=4, fixed={"stages": 2})
     assert (found.stages, found.tokens, found.size) == (2, 1, 8)
-    assert least(work(), ranks=4, ranks_a_node=4, fixed={"stages": 4}) == Degrees(stages=4)
+    assert best_degrees(work(), ranks=4, ranks_a_node=4, fixed={"stages": 4}) == ParallelDegrees(stages=4)
 
 
 def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
-    fast = planner.Rates(
-        flops=1e12, inside=planner.Link(latency=0.0, bandwidth=1e15), between=None, copying=1e10, half_tokens=0.0
+    fast = planner.MachineRates(
+        flops=1e12, inside=planner.LinkModel(latency=0.0, bandwidth=1e15), between=None, copying=1e10, half_tokens=0.0
     )
 
     def seconds(stages: int, **more: Any) -> float:
-        costs = planner.Costs(work=work(**more), rates=fast, ranks=8, ranks_a_node=8)
-        return costs.call(Degrees(stages=stages), 2).whole
+        costs = planner.CostModel(work=work(**more), rates=fast, ranks=8, ranks_a_node=8)
+        return costs.call(ParallelDegrees(stages=stages), 2).whole
 
     for patches, stages in ((4, 4), (2, 4), (16, 4), (8, 2)):
         share = patches / (patches + stages - 1)

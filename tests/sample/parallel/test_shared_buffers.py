@@ -13,15 +13,15 @@ from tests.ranks import needs_launcher, on_ranks
 PROGRAM = """
 import random, sys, time
 import torch
-from dithc.engine.comm import ranks
-from dithc.sample.parallel import Degrees, Team
-from dithc.sample.parallel.rank_set import Ranks
-from dithc.sample.parallel.shared_buffers import Joining
+from dithc.engine.comm import init_distributed
+from dithc.sample.parallel import ParallelDegrees, SamplingGroup
+from dithc.sample.parallel.rank_set import RankSet
+from dithc.sample.parallel.shared_buffers import SharedGather
 size = int(sys.argv[2])
-with ranks(size) as group:
-    by_memory = Team.of(group, Degrees(windows=size), [list(range(size))]).rows
+with init_distributed(size) as group:
+    by_memory = SamplingGroup.of(group, ParallelDegrees(windows=size), [list(range(size))]).rows
     assert by_memory.joining is not None, "these ranks are on one node"
-    by_message = Ranks(by_memory.rank, size, by_memory.group)
+    by_message = RankSet(by_memory.rank, size, by_memory.group)
     draw = random.Random(7)  # the same on all
     late = random.Random(group.rank)
     wrong = 0
@@ -87,7 +87,7 @@ LEAVING = """
 import gc
 import torch.distributed as dist
 from dithc.engine import native
-from dithc.engine.comm.process_group import Segment
+from dithc.engine.comm.process_group import SharedSegment
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 library = native.library()
 left, detach = [], library.hc_exchange_detach
@@ -96,7 +96,7 @@ def counted(handle):
     detach(handle)
 library.hc_exchange_detach = counted
 def made():
-    return Segment(100, over=dist.group.WORLD, timeout_seconds=1.0)
+    return SharedSegment(100, over=dist.group.WORLD, timeout_seconds=1.0)
 kept = made()
 for _ in range(3):
     made().meet(library)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dithc.diffusion import Schedule, sample
-from dithc.sample.parallel.windows import Grid, Windows, seam_ratio
+from dithc.sample.parallel.windows import WindowedDenoiser, WindowGrid, seam_ratio
 from dithc.sample.parallel.windows.window_grid import firsts, shares
 from tests.ranks import needs_launcher
 from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, said_by
@@ -12,7 +12,7 @@ from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_ke
 OF_RANKS = (
     NETWORK
     + """
-from dithc.sample.parallel.windows import Grid, Windows, decoded
+from dithc.sample.parallel.windows import WindowGrid, WindowedDenoiser, decode_by_rows
 n = int(sys.argv[2])
 SCENE = torch.randn(2, 4, 37, 33, generator=torch.Generator().manual_seed(2))
 
@@ -30,15 +30,15 @@ with ranks(n) as group:
     model, found = network(KINDS[0]), {}
     for bf16 in (False, True):
         for overlap, shift in ((0.25, False), (0.0, True)):
-            grid = Grid(size=(37, 33), window=(16, 14), overlap=overlap, shift=shift, seed=3)
+            grid = WindowGrid(size=(37, 33), window=(16, 14), overlap=overlap, shift=shift, seed=3)
             t, y = torch.full((2,), 250.0), torch.tensor([1, 7])
-            alone = Windows(Denoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
-            shared = Windows(Denoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
+            alone = WindowedDenoiser(Denoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
+            shared = WindowedDenoiser(Denoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
             found[f"bf16 {bf16}, overlap {overlap}"] = torch.equal(shared, alone)
     with torch.no_grad():
         for reach in (1, None):
-            parts = list(decoded(Codec(reach), SCENE[0], tile=(9, 8), ranks=mine))
-            whole = torch.cat(list(decoded(Codec(reach), SCENE[0], tile=(9, 8))), dim=1)
+            parts = list(decode_by_rows(Codec(reach), SCENE[0], tile=(9, 8), ranks=mine))
+            whole = torch.cat(list(decode_by_rows(Codec(reach), SCENE[0], tile=(9, 8))), dim=1)
             found[f"decoded, {reach}"] = torch.equal(torch.cat(parts, dim=1), whole) if group.rank == 0 else not parts
     gathered = group.gather_objects(found)
     if group.rank == 0:
@@ -74,7 +74,7 @@ def test_windows_cover_the_scene_and_none_reaches_beyond(length, side, stride, o
 
 @pytest.mark.parametrize(("overlap", "shift"), [(0.25, False), (0.9, False), (0.0, True), (0.5, True)])
 def test_every_place_counts_once(overlap, shift) -> None:
-    grid = Grid(size=(45, 67), window=(16, 14), overlap=overlap, shift=shift)
+    grid = WindowGrid(size=(45, 67), window=(16, 14), overlap=overlap, shift=shift)
     for t in (0.0, 1.0, 999.0):
         for begins, side, length in zip(grid.at(t), grid.window, grid.size, strict=True):
             total = torch.zeros(length, dtype=torch.float64)
@@ -85,13 +85,13 @@ def test_every_place_counts_once(overlap, shift) -> None:
 
 
 def test_grid_moves_with_seed_and_timestep_alone() -> None:
-    grid = Grid(size=(64, 64), window=(16, 16), shift=True, seed=4)
-    assert grid.at(3.0) == Grid(size=(64, 64), window=(16, 16), shift=True, seed=4).at(3.0)
+    grid = WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4)
+    assert grid.at(3.0) == WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4).at(3.0)
     seen = {str(grid.at(float(t))) for t in range(50)}
     assert len(seen) > 35
     assert grid.at(3.5) != grid.at(3.0)
-    assert Grid(size=(64, 64), window=(16, 16), shift=True, seed=5).at(3.0) != grid.at(3.0)
-    assert Grid(size=(64, 64), window=(16, 16), overlap=0.25, seed=5).at(3.0) == ([0, 12, 24, 36, 48],) * 2
+    assert WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=5).at(3.0) != grid.at(3.0)
+    assert WindowGrid(size=(64, 64), window=(16, 16), overlap=0.25, seed=5).at(3.0) == ([0, 12, 24, 36, 48],) * 2
 
 
 def field(side: int):
@@ -119,7 +119,9 @@ def field(side: int):
 @pytest.mark.slow
 def test_borders_of_windows_are_not_to_be_seen(overlap, shift, low, high) -> None:
     predict, schedule = field(16)
-    windows = Windows(predict, Grid(size=(96, 96), window=(16, 16), overlap=overlap, shift=shift), batch=64)
+    windows = WindowedDenoiser(
+        predict, WindowGrid(size=(96, 96), window=(16, 16), overlap=overlap, shift=shift), batch=64
+    )
     y = torch.zeros(2, dtype=torch.long)
     x = sample(
         "ddim",

@@ -18,7 +18,7 @@ from dithc.train.checkpoints import snapshot, writer
 from dithc.train.checkpoints import state as content
 from dithc.train.checkpoints.snapshot import share_out
 from dithc.train.job.job import DONE
-from dithc.train.job.stop_requests import Pace
+from dithc.train.job.stop_requests import StepTimer
 from dithc.train.step.step import Trainer
 from tests.ranks import on_ranks
 from tests.train.conftest import assert_equal, hashes, store_of, tensors_of
@@ -29,14 +29,14 @@ KINDS = ("model", "ema", "optimizer")
 REWRITE = """
 import pickle, sys
 import torch
-from dithc.engine.comm import connect
+from dithc.engine.comm import connect_ranks
 from dithc.train.pipeline import compose
 def rewrite(attempt):
     assert attempt.state.step == 4
     attempt.saver.save(attempt.state)
     attempt.saver.finish()
     return 0
-with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+with connect_ranks(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     compose._is_done, compose.Attempt.run = (lambda store, step: False), rewrite
     job = pickle.load(file)
@@ -147,7 +147,7 @@ def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     saves, write = [], writer.write_file
     # the counter of a loaded machine is coarse
     monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)
-    monkeypatch.setattr(Pace, "save", lambda self, seconds: saves.append(seconds))
+    monkeypatch.setattr(StepTimer, "save", lambda self, seconds: saves.append(seconds))
     monkeypatch.setattr(writer, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
     train(job(until=2), Group())
     assert len(saves) == 2

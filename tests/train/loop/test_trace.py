@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dithc.engine.comm import Group
-from dithc.engine.comm.traffic import Span
+from dithc.engine.comm.traffic import OperationSpan
 from dithc.latents import Batches
 from dithc.train import train
 from dithc.train.loop.trace import CLOCK, _lanes
@@ -94,7 +94,11 @@ def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
 
 
 def test_operations_side_by_side_get_tracks_of_their_own():
-    first, inside, after = Span("a", 0.0, 2.0, None), Span("b", 1.0, 3.0, 8), Span("c", 2.5, 4.0, None)
+    first, inside, after = (
+        OperationSpan("a", 0.0, 2.0, None),
+        OperationSpan("b", 1.0, 3.0, 8),
+        OperationSpan("c", 2.5, 4.0, None),
+    )
     assert _lanes([after, inside, first]) == [[first, after], [inside]]
 
 

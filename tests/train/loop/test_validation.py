@@ -10,12 +10,12 @@ import torch
 
 from dithc.core.artifacts import Manifest
 from dithc.engine.comm import Group
-from dithc.latents import HeldOut, Latents
+from dithc.latents import Latents, ValidationLatents
 from dithc.train import train
 from dithc.train.job.job import DONE
-from dithc.train.job.stop_requests import Pace
+from dithc.train.job.stop_requests import StepTimer
 from dithc.train.loop.validation import NUM_TIMES, Validation
-from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.layout import RankGrid
 from tests.train.conftest import CLASSES, ROWS, SIDE, hashes, rows, small_run
 
 HELD_OUT = 7
@@ -35,10 +35,12 @@ def measured(latents: Path, *, seed: int = 0, rank: int = 0, ranks: int = 1, gro
     def model(x_t, t, y):
         return SLOPE * x_t + (t.float() / 1000 + y.float()).reshape(-1, 1, 1, 1)
 
-    layout = Layout(rank=rank, size=ranks)
+    layout = RankGrid(rank=rank, size=ranks)
     state = SimpleNamespace(model=model, strategy=SimpleNamespace(layout=layout, ready=lambda: None))
     settings = small_run(validate_every=1, **run)
-    return Validation(settings, Latents(latents.parent), seed=seed, state=state, group=group or Group()).values(Pace())
+    return Validation(settings, Latents(latents.parent), seed=seed, state=state, group=group or Group()).values(
+        StepTimer()
+    )
 
 
 def expected(latents: Path, *, predict: str) -> list[float]:
@@ -47,7 +49,8 @@ def expected(latents: Path, *, predict: str) -> list[float]:
     Ho et al. 2020 (eq. 4), Salimans & Ho 2022 (v), Liu et al. 2023 (flow).
     """
     x, y, noise = (
-        value.double().numpy() for value in HeldOut(Latents(latents.parent), seed=0, draws=8).batch(slice(None))
+        value.double().numpy()
+        for value in ValidationLatents(Latents(latents.parent), seed=0, draws=8).batch(slice(None))
     )
     alpha_bar = np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))
     errors = []
@@ -89,19 +92,19 @@ def test_ranks_share_the_tiles(held, ranks):
 
 def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_latents, tmp_path):
     latents = Latents(held.parent)
-    every = HeldOut(latents, seed=3, draws=8)
+    every = ValidationLatents(latents, seed=3, draws=8)
     assert every.rows.tolist() == list(range(ROWS, ROWS + HELD_OUT))
     x, y, noise = every.batch(slice(None))
     assert (x.shape, noise.shape) == ((HELD_OUT, 4, SIDE, SIDE), (8, HELD_OUT, 4, SIDE, SIDE))
     assert y.tolist() == [row % CLASSES for row in every.rows]
-    one_x, _, one_noise = HeldOut(latents, seed=3, draws=8).batch(slice(4, 5))
+    one_x, _, one_noise = ValidationLatents(latents, seed=3, draws=8).batch(slice(4, 5))
     assert torch.equal(one_x, x[4:5])
     assert torch.equal(one_noise, noise[:, 4:5])
-    assert not torch.equal(HeldOut(latents, seed=4, draws=8).batch(slice(None))[2], noise)
+    assert not torch.equal(ValidationLatents(latents, seed=4, draws=8).batch(slice(None))[2], noise)
     flat = noise.reshape(8 * HELD_OUT, -1).double()
     correlation = flat @ flat.T / flat.shape[1] - torch.eye(len(flat))
     assert float(correlation.abs().max()) < 6 / flat.shape[1] ** 0.5 * 2**0.5  # the diagonal has the larger spread
-    many = HeldOut(Latents(make_latents(tmp_path / "many", held_out=600).parent), seed=0, draws=1).rows - ROWS
+    many = ValidationLatents(Latents(make_latents(tmp_path / "many", held_out=600).parent), seed=0, draws=1).rows - ROWS
     assert (len(many), len(set(many.tolist()))) == (256, 256)
     assert many.max() > 590
 

@@ -21,7 +21,7 @@ from zero_program import (
 
 from dithc.config import training
 from dithc.engine.comm import Group
-from dithc.train.checkpoints.state import State
+from dithc.train.checkpoints.state import TrainingState
 from dithc.train.step.step import Trainer
 
 # Unit roundoff of fp32 times the longest dot product (the MLP's width, 4 x 32) times the 10 products of a forward pass
@@ -30,11 +30,11 @@ from dithc.train.step.step import Trainer
 ROUNDING = 2**-24 * 128 * 30
 
 
-def muon_of(group: Group, **changes: Any) -> training.Run:
+def muon_of(group: Group, **changes: Any) -> training.RunConfig:
     return run_of(group, **{"optimizer": {"kind": "muon"}, **changes})
 
 
-def alike(group: Group, run: training.Run, sharding: training.Sharding = "none") -> tuple[Trainer, State]:
+def alike(group: Group, run: training.RunConfig, sharding: training.Sharding = "none") -> tuple[Trainer, TrainingState]:
     """Return a trainer and state in which every rank calls the same layers."""
     trainer, state = prepare(group, sharding, run)
     state.model.rank = group.size

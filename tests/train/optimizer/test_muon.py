@@ -14,13 +14,13 @@ from dithc.core.tensor_files import assemble
 from dithc.engine.comm import Group
 from dithc.model import DiT
 from dithc.train import train
-from dithc.train.muon_matrices import HIDDEN, Holding, matrices_of, owners_of
+from dithc.train.muon_matrices import HIDDEN, MatrixOwnership, matrices_of, owners_of
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
-from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
-from dithc.train.strategies.tensor_parallel import Cut, ShardHolding, Shards
-from dithc.train.strategies.zero import Run, RunHolding
+from dithc.train.strategies.tensor_parallel import ShardHolding, TensorShards, TensorSplit
+from dithc.train.strategies.zero import ElementRange, RunHolding
 from tests.engine.comm.test_group import run_program
 from tests.engine.hcops.test_newton_schulz import by_svd
 from tests.train.conftest import rows, tensors_of
@@ -38,9 +38,9 @@ def small_dit() -> DiT:
     return DiT.from_preset("DiT-S/2", input_size=(8, 8), in_channels=4, num_classes=3, **sizes)
 
 
-def run_of(**changes: object) -> training.Run:
+def run_of(**changes: object) -> training.RunConfig:
     values = {"dataset": "toy", "lr": 0.01, "weight_decay": 0.1, "clip": None, **MUON}
-    return training.Run.model_validate(values | changes)
+    return training.RunConfig.model_validate(values | changes)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -89,7 +89,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
     use_backend(backend)
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
     settings = run_of(clip=clip, optimizer={"kind": "muon", "momentum": 0.8, "iterations": 4})
-    optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.Ema(decay=0.5, warmup=False))
+    optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     weight = trained(model)[name].detach().double()
     momentum, average = torch.zeros_like(weight), weight.clone()
     for step in (1, 2, 3):
@@ -107,7 +107,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
 
 def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
     model, name = small_dit(), "blocks.0.attn.proj.weight"
-    optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.Ema(decay=0.5, warmup=False))
+    optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     give_gradients(model, 1)
     weight = trained(model)[name]
     with torch.no_grad():
@@ -171,7 +171,7 @@ class Cutter:
     def run_of(self, name, rank):
         begin, size = self.starts[name], math.prod(self.shapes[name])
         first, last = max(self.cuts[rank], begin), min(self.cuts[rank + 1], begin + size)
-        return Run(0, self.shapes[name], first - begin, last - first) if first < last else None
+        return ElementRange(0, self.shapes[name], first - begin, last - first) if first < last else None
 
 
 def holdings():
@@ -179,14 +179,14 @@ def holdings():
     cuts = {}
     for name in shapes:
         if name.endswith("qkv.weight"):
-            cuts[name] = Cut(0, 3)
+            cuts[name] = TensorSplit(0, 3)
         elif name.endswith(("proj.weight", "fc2.weight")) and name.startswith("blocks."):
-            cuts[name] = Cut(1)
+            cuts[name] = TensorSplit(1)
         elif name.endswith("fc1.weight"):
-            cuts[name] = Cut(0)
-    shards = Shards(group=None, rank=0, size=2, cuts=cuts)
+            cuts[name] = TensorSplit(0)
+    shards = TensorShards(group=None, rank=0, size=2, cuts=cuts)
     return [
-        Holding(1, 3),
+        MatrixOwnership(1, 3),
         *(RunHolding(0, ranks, span=ranks, zero=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
         ShardHolding(0, 4, span=2, shards=shards),
     ]
@@ -226,7 +226,7 @@ def test_whole_shapes_follow_from_shards():
 
 
 def test_what_travels_without_a_reducer_is_told_in_the_step_after_and_kept_no_longer():
-    strategy = Strategy(small_dit(), Layout())
+    strategy = Strategy(small_dit(), RankGrid())
     assert strategy.finish() == {}
     for _ in range(2):
         meter = strategy.holding().meter

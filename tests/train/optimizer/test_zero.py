@@ -9,7 +9,7 @@ from torch import nn
 
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.train.strategies.layout import Layout
+from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
 from tests.engine.comm.test_group import run_program
 from tests.train.conftest import assert_equal, rows, tensors_of
@@ -87,7 +87,7 @@ class TestOnSeveralRanks:
 
 @pytest.mark.parametrize(
     ("layout", "settings"),
-    [(Layout(name="dp+tp", size=2, tensor_size=2), {}), (Layout(name="dp", size=2), {"gradients": "ddp"})],
+    [(RankGrid(name="dp+tp", size=2, tensor_size=2), {}), (RankGrid(name="dp", size=2), {"gradients": "ddp"})],
 )
 def test_strategies_that_cannot_share_the_state_refuse(layout, settings):
     with pytest.raises(UserError, match="sharding zero1"):
@@ -96,7 +96,7 @@ def test_strategies_that_cannot_share_the_state_refuse(layout, settings):
 
 def test_one_rank_shares_with_nobody_and_says_so(caplog):
     with caplog.at_level("INFO", logger="dithc"):
-        strategy = Strategy(nn.Linear(2, 2), Layout(), sharding="zero1")
+        strategy = Strategy(nn.Linear(2, 2), RankGrid(), sharding="zero1")
     assert strategy.zero is None
     assert "sharding zero1 is off" in caplog.text
     strategy.settle(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))

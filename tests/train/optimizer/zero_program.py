@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from dithc.config import training
 from dithc.core.tensor_files import assemble
-from dithc.engine.comm import CommConfig, Group, connect
+from dithc.engine.comm import CommConfig, Group, connect_ranks
 from dithc.engine.comm.gradients import buckets
 from dithc.engine.comm.launch import exit_report
 from dithc.latents import Batch
 from dithc.model import DiT
-from dithc.train.checkpoints.state import State, state_of
+from dithc.train.checkpoints.state import TrainingState, initial_state
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.step.step import Trainer, settle
-from dithc.train.strategies.layout import Layout
+from dithc.train.step.step import Trainer, prepare_strategy
+from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
 
 SIDE, CLASSES = 8, 3
@@ -61,19 +61,19 @@ class Uneven(DiT):
         return super().forward(x, t, y)
 
 
-def run_of(group: Group, **changes: object) -> training.Run:
+def run_of(group: Group, **changes: object) -> training.RunConfig:
     values = {"dataset": "none", "global_batch": 2 * group.size, "lr": 1e-3, "weight_decay": 0.1, "clip": 0.05}
-    return training.Run.model_validate(values | {"warmup_steps": 2} | changes)
+    return training.RunConfig.model_validate(values | {"warmup_steps": 2} | changes)
 
 
 def prepare(
     group: Group,
     sharding: training.Sharding,
-    run: training.Run,
+    run: training.RunConfig,
     *,
     memory: TrainingMemory | None = None,
     **changes: int,
-) -> tuple[Trainer, State]:
+) -> tuple[Trainer, TrainingState]:
     torch.manual_seed(0)
     model = Uneven.from_preset(
         "DiT-S/2", input_size=(SIDE, SIDE), in_channels=4, num_classes=CLASSES, **MODEL | changes
@@ -83,18 +83,18 @@ def prepare(
         for parameter in model.parameters():  # the last layer and the gates are zero, which would hide most gradients
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     source, memory = Source(run.global_batch), memory or TrainingMemory()
-    layout = Layout(name="dp", rank=group.rank, size=group.size)
+    layout = RankGrid(name="dp", rank=group.rank, size=group.size)
     strategy = Strategy(memory.wrap(model, run), layout, sharding=sharding)
     memory.join(strategy)
     with memory.paused():
-        settle(strategy, source, run)
-    state = state_of(model, run, strategy, home=memory.home)
+        prepare_strategy(strategy, source, run)
+    state = initial_state(model, run, strategy, home=memory.home)
     memory.follow(state)
     parts = {"strategy": strategy, "optimizer": state.optimizer, "ema": state.ema, "memory": memory}
     return Trainer(run=run, source=source, group=group, **parts), state
 
 
-def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float]]:
+def train(trainer: Trainer, state: TrainingState, *, until: int) -> list[dict[str, float]]:
     rows = []
     while state.step < until:
         state.step += 1
@@ -103,7 +103,7 @@ def train(trainer: Trainer, state: State, *, until: int) -> list[dict[str, float
     return rows
 
 
-def whole(state: State, group: Group) -> dict[str, Tensor]:
+def whole(state: TrainingState, group: Group) -> dict[str, Tensor]:
     """Return weights, average and optimizer state, assembled from all ranks."""
     state.strategy.ready()
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
@@ -120,7 +120,7 @@ def of_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{kind} "): value for name, value in tensors.items() if name.startswith(f"{kind} ")}
 
 
-def load(state: State, tensors: dict[str, Tensor], *, step: int) -> None:
+def load(state: TrainingState, tensors: dict[str, Tensor], *, step: int) -> None:
     state.strategy.ready()
     state.model.load_state_dict(of_kind(tensors, "weight"))
     state.strategy.adopt()
@@ -153,7 +153,7 @@ def few_steps(group: Group) -> None:
     assert_same_training(group, run_of(group, micro_batch=1), until=3)
 
 
-def assert_same_training(group: Group, run: training.Run, *, until: int) -> None:
+def assert_same_training(group: Group, run: training.RunConfig, *, until: int) -> None:
     plain, sharded = prepare(group, "none", run), prepare(group, "zero1", run)
     truth, rows = train(*plain, until=until), train(*sharded, until=until)
     assert losses(rows) == losses(truth)
@@ -174,7 +174,7 @@ def late_copied_weights(group: Group) -> None:
         ahead = {"weights": "copied", "forward_ahead": 1, "backward_ahead": 1}
         return replace(found, units={name: replace(decision, **ahead) for name, decision in found.units.items()})
 
-    managers = importlib.import_module("dithc.engine.automem.manager")
+    managers = importlib.import_module("dithc.engine.automem.get_manager")
     gather, true_plan = dist.all_gather_single, managers.plan_of
     run, wide = run_of(group), {"hidden_size": 128}
     plain = prepare(group, "none", run, **wide)
@@ -182,7 +182,7 @@ def late_copied_weights(group: Group) -> None:
     truth = losses(train(*plain, until=4))
     dist.all_gather_single, managers.plan_of = partial(send_late, gather), copied
     try:
-        with TrainingMemory(training.Memory(fast_budget_gib=0.1)) as memory:
+        with TrainingMemory(training.MemoryConfig(fast_budget_gib=0.1)) as memory:
             sharded = prepare(group, "zero1", run, memory=memory, **wide)
             sharded[1].model.rank = group.size
             rows = train(*sharded, until=4)
@@ -235,7 +235,7 @@ def rounded_weights(group: Group) -> None:
     assert_same(whole(ended[1], group), found)
 
 
-def play_rounding(state: State, *, exact: bool = False) -> None:
+def play_rounding(state: TrainingState, *, exact: bool = False) -> None:
     """Let the model hold rounded weights except during updates; with `exact` it gets the exact weights back."""
     model, optimizer = state.model, state.optimizer
     if exact:
@@ -297,7 +297,7 @@ def main() -> None:
         os.environ["DITHC_NODE"] = f"node{number}"
     buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
     config = CommConfig(**json.loads(os.environ.get("DITHC_TEST_COMM", "{}")))
-    with config.active(), connect(int(sys.argv[1]), timeout_seconds=600) as group:
+    with config.active(), connect_ranks(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)
         for name in sys.argv[2:]:
             SCENES[name](group)

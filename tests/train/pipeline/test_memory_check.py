@@ -39,7 +39,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("error", "asked"), REFUSALS)
 def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
-    assert out_of_memory.asked(error) == asked
+    assert out_of_memory.requested_memory(error) == asked
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      allocation refused by the system: {asked}" in text
     assert "2.00 GiB before its start" in text
@@ -62,7 +62,7 @@ def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkey
 def test_other_errors_stay_what_they_are(job, monkeypatch):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: GIB)
     for error in (RuntimeError("shape mismatch"), OSError(2, "No such file"), ValueError("x"), KeyError("x")):
-        assert out_of_memory.asked(error) is None
+        assert out_of_memory.requested_memory(error) is None
         with pytest.raises(type(error)), memory_check.within(job(), tokens=16, at_once=8, memory=TrainingMemory()):
             raise error
 

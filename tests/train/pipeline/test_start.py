@@ -8,7 +8,7 @@ import torch
 
 from dithc.config import training
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import seal, unseal
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train import train
@@ -36,7 +36,7 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
     model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
-    run = before.run.model_copy(update={"init": "before", "guide": training.Guide(by="start")})
+    run = before.run.model_copy(update={"init": "before", "guide": training.GuidanceTrainingConfig(by="start")})
     tuned = job("tuned", until=2, init=before.paths.out, run=run)
     assert train(tuned, Group()) == DONE
     assert_started(tuned, weights_of(before))
@@ -61,9 +61,9 @@ def test_finetuning_without_its_start_is_refused(job):
 def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, base):
     """A store is found by the digest of its latents; this store was filled from other latents."""
     path = checkpoint(base).folder / "checkpoint.json"
-    content = unseal(path.read_text())
+    content = load_checksummed(path.read_text())
     content["meta"]["codec"] = "another-codec"
-    path.write_text(seal(content))
+    path.write_text(dump_checksummed(content))
     with pytest.raises(UserError, match=r"codec differs[\s\S]*another-codec[\s\S]*test-codec"):
         train(job("base", until=6, lr=0.01), Group())
     assert store_of(base).steps()[-1] == 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dithc.config import Machine, training
+from dithc.config import MachineConfig, training
 from dithc.core.logging import UserError
 from dithc.core.tensor_files import read_tensors
 from dithc.diffusion import Objective, training_loss
@@ -18,14 +18,14 @@ from dithc.engine import hcops
 from dithc.engine.comm import Group
 from dithc.latents import Batch
 from dithc.model import DiT
-from dithc.train import Job, train
+from dithc.train import TrainingJob, train
 from dithc.train.job.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.pipeline import initial_weights
-from dithc.train.step.guidance_training import Guide, start_of
-from dithc.train.step.step import Trainer, arithmetic
-from dithc.train.strategies.layout import Layout
+from dithc.train.step.guidance_training import GuidanceTraining, initial_copy
+from dithc.train.step.step import Trainer, autocast_context
+from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
 from tests.train.conftest import JOB_FIELDS, PATHS, SMALL, checkpoint, hashes, rows, small_run
 from tests.train.strategies.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
@@ -65,16 +65,16 @@ class Source:
         return Batch(one.x[part], one.y[part], one.t[part], one.noise[part])
 
 
-def run_of(guide: dict[str, Any] | None, predict: str = "noise", **changes: Any) -> training.Run:
+def run_of(guide: dict[str, Any] | None, predict: str = "noise", **changes: Any) -> training.RunConfig:
     objective = {"predict": predict, **({"weight": "min-snr"} if predict == "v" else {})}
     start = {"init": "base"} if guide is not None and guide["by"] == "start" else {}
     model = SMALL | {"learn_sigma": predict != "flow"}
     return small_run(guide=guide, objective=objective, model=model, global_batch=6, clip=None, **start, **changes)
 
 
-def trainer_of(run: training.Run, model: DiT, start: DiT | None = None) -> Trainer:
-    strategy = Strategy(model, Layout())
-    guide = None if run.guide is None else Guide(run, model, strategy, start=start)
+def trainer_of(run: training.RunConfig, model: DiT, start: DiT | None = None) -> Trainer:
+    strategy = Strategy(model, RankGrid())
+    guide = None if run.guide is None else GuidanceTraining(run, model, strategy, start=start)
     return Trainer(
         run=run,
         source=Source(run.objective.predict),
@@ -86,7 +86,7 @@ def trainer_of(run: training.Run, model: DiT, start: DiT | None = None) -> Train
     )
 
 
-def exact_loss(run: training.Run, model: DiT, start: DiT | None, images: Batch) -> Tensor:
+def exact_loss(run: training.RunConfig, model: DiT, start: DiT | None, images: Batch) -> Tensor:
     """Return the mean squared error of the batch in float64 with complete passes, without `dithc.diffusion`."""
     kept = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))[images.t.long()].reshape(-1, 1, 1, 1)
     x, noise, time = images.x.double(), images.noise.double(), (images.t.double() / 1000).reshape(-1, 1, 1, 1)
@@ -140,7 +140,7 @@ def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
     x, y, t = torch.randn(3, 4, 8, 8), torch.tensor([0, NULL, 2]), torch.tensor([100, 500, 900])
     calls: list[Tensor] = []
     model.register_forward_pre_hook(lambda _, given: calls.append(given[2]))
-    guide = Guide(run_of(SELF | {"interval": [0.5, 0.95]}), model, Strategy(model, Layout()))
+    guide = GuidanceTraining(run_of(SELF | {"interval": [0.5, 0.95]}), model, Strategy(model, RankGrid()))
     away, rows = guide.away(x, t, y)
     assert rows.tolist() == [2]
     assert [one.tolist() for one in calls] == [[NULL]]
@@ -153,7 +153,7 @@ def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
 @pytest.mark.parametrize("backend", ["reference", None])
 def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_bits(backend):
     """Autocast caches bf16 copies of weights, also in a pass without gradients."""
-    with hcops.use(backend or hcops.describe()[0]["backend"]):
+    with hcops.use(backend or hcops.describe_kernels()[0]["backend"]):
         reached = []
         for guide in (None, SELF):
             model = network(learn_sigma=False)
@@ -163,9 +163,9 @@ def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_b
         assert reached[0] == reached[1]
         run = run_of(START, dtype="bf16")
         whole = network()
-        held, images = start_of(whole, run), Source("noise").all
+        held, images = initial_copy(whole, run), Source("noise").all
         assert held is not None
-        with torch.no_grad(), arithmetic(run):
+        with torch.no_grad(), autocast_context(run):
             one, two = (each(images.noise, images.t, images.y) for each in (whole, held))
         assert torch.equal(one, two)
         kept = sum(value.nbytes for value in held.parameters())
@@ -212,7 +212,7 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
     """The start network predicts the mixture. Newton steps, because the loss is quadratic: each halves the error."""
     guidance, model, draws = 2.0, Bumps(), torch.Generator().manual_seed(0)
     run = run_of({"by": by, "guidance": guidance}, "flow")
-    guide = Guide(run, model, Strategy(model, Layout()), start=Exact() if by == "start" else None)
+    guide = GuidanceTraining(run, model, Strategy(model, RankGrid()), start=Exact() if by == "start" else None)
     objective, count = Objective.of(run.objective), 40_000
     label = torch.randint(2, (count,), generator=draws)
     x0 = (MEANS[label] + SPREAD * torch.randn(count, generator=draws)).float().reshape(-1, 1, 1, 1)
@@ -248,10 +248,12 @@ def guided(job):
     """Return a factory of guided jobs that start from six steps of another run."""
     base = job("base", lr=5e-3)
 
-    def make(store: str, guide: dict[str, Any], **changes: Any) -> Job:
+    def make(store: str, guide: dict[str, Any], **changes: Any) -> TrainingJob:
         if not base.paths.out.exists():
             assert train(base, Group()) == DONE
-        own = {name: changes.pop(name) for name in (*JOB_FIELDS, *PATHS, *Machine.model_fields) if name in changes}
+        own = {
+            name: changes.pop(name) for name in (*JOB_FIELDS, *PATHS, *MachineConfig.model_fields) if name in changes
+        }
         run = small_run(guide=guide, init="base", **changes)
         return job(store, run=run, init=base.paths.out, spec={"guide": guide}, **own)
 
@@ -306,7 +308,7 @@ def test_operations_and_memory_of_the_second_pass_are_counted():
         counts = []
         for forward in (lambda: model(labelled.x, labelled.t, labelled.y), None):
             with FlopCounterMode(display=False) as counter, torch.no_grad():
-                forward() if forward else Guide(run, model, Strategy(model, Layout())).away(
+                forward() if forward else GuidanceTraining(run, model, Strategy(model, RankGrid())).away(
                     labelled.x, labelled.t, labelled.y
                 )
             counts.append(counter.get_total_flops())

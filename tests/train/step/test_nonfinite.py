@@ -16,10 +16,10 @@ from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.train import train
 from dithc.train.job.job import DONE
-from dithc.train.loop.training_log import Journal
+from dithc.train.loop.training_log import TrainingLog
 from dithc.train.step import nonfinite
-from dithc.train.step.nonfinite import LeftOut, NotFinite
-from dithc.train.step.nonfinite_search import Search
+from dithc.train.step.nonfinite import NonFiniteError, SkippedSteps
+from dithc.train.step.nonfinite_search import NonFiniteSearch
 from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
 from tests.train.conftest import hashes, rows, store_of, tensors_of
@@ -29,18 +29,18 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pathlib, pickle, sys
 import torch
-from dithc.engine.comm import connect
+from dithc.engine.comm import connect_ranks
 from dithc.train import train
-from dithc.train.step.nonfinite import NotFinite
+from dithc.train.step.nonfinite import NonFiniteError
 from tests.train import faults
-with connect(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+with connect_ranks(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     for name, fault, job in pickle.load(file):
         if fault:
             faults.inject(**fault)
         try:
             ended = train(job, group)
-        except NotFinite as error:
+        except NonFiniteError as error:
             ended = error
         pathlib.Path(sys.argv[1]).with_name(f"{name} of rank {group.rank}").write_text(str(ended))
         faults.heal()
@@ -82,7 +82,7 @@ def events(job, what: str) -> list[dict]:
 def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, said, settings):
     one = job(checkpoint_every=1, **settings)
     faults.inject(at=3, **fault)
-    with pytest.raises(NotFinite, match=said) as caught:
+    with pytest.raises(NonFiniteError, match=said) as caught:
         train(one, Group())
     assert f"at step {4 if fault['kind'] == 'update' else 3}" in str(caught.value)
     assert store_of(one).newest().step == 2
@@ -92,7 +92,7 @@ def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault
 def test_row_of_the_latents_is_named(job):
     faults.inject("latents", at=1, image=6)
     one = job()
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NonFiniteError) as caught:
         train(one, Group())
     settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.0, "augment": "mirror"}
     source = Batches(Latents(one.paths.latents.parent), **settings, times=Objective.of().times)
@@ -123,7 +123,7 @@ class TestFirstLayer:
         net = self.Net()
         net.factor = factor
         torch.nn.init.constant_(net.early.weight, 1.0)
-        with Search(net) as search:
+        with NonFiniteSearch(net) as search:
             x = torch.ones(2, 4)
             x[1] *= early
             assert search.images(x, x, part=slice(8, 10)) == []
@@ -135,7 +135,7 @@ class TestFirstLayer:
     def test_loss_is_the_last_to_blame(self):
         net = self.Net()
         net.factor = 1.0
-        with Search(net) as search:
+        with NonFiniteSearch(net) as search:
             search.images(torch.ones(2, 4), torch.ones(2, 4), part=slice(0, 2))
             net(torch.ones(2, 4))
             search.loss(torch.tensor([1.0, math.nan]))
@@ -195,7 +195,7 @@ def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is
         raise ConnectionError("the machine is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "back_to", crash)
+        patch.setattr(TrainingLog, "back_to", crash)
         with pytest.raises(ConnectionError):
             train(broken, Group())
     faults.heal()
@@ -236,13 +236,13 @@ def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
     faults.inject("update", at=1)
     assert train(one, Group()) == 75  # after one step, the walltime is over
     assert store_of(one).steps() == [0]
-    assert LeftOut(store_of(one), Group()).steps == [1]
+    assert SkippedSteps(store_of(one), Group()).steps == [1]
     assert train(dataclasses.replace(one, walltime_minutes=None), Group()) == DONE
 
 
 def test_skip_ends_where_weights_are_not_finite(job, caplog):
     faults.inject("weights", at=3)
-    with pytest.raises(NotFinite):
+    with pytest.raises(NonFiniteError):
         train(job(nonfinite="skip"), Group())
     assert "set `nonfinite: rollback`" in caplog.text
 
@@ -255,11 +255,11 @@ def diverging(one):
 @pytest.mark.slow
 def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
     one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
-    with pytest.raises(NotFinite):
+    with pytest.raises(NonFiniteError):
         train(one, Group())
     assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
     assert len(events(one, "skipped")) == nonfinite.MOST_IN_A_ROW
-    with pytest.raises(NotFinite):  # nor by restarting it
+    with pytest.raises(NonFiniteError):  # nor by restarting it
         train(one, Group())
 
 
@@ -269,7 +269,7 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
     for step in (1, 2, 3):
         faults.inject("latents", at=step)
     one = job(nonfinite="rollback", checkpoint_every=6)
-    with pytest.raises(NotFinite, match="at step 3"):
+    with pytest.raises(NonFiniteError, match="at step 3"):
         train(one, Group())
     assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
     assert train(dataclasses.replace(one, run=one.run.model_copy(update={"nonfinite": "skip"})), Group()) == DONE

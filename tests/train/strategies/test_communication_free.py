@@ -14,7 +14,7 @@ import sys
 import torch
 from mpi4py import MPI
 from dithc.engine.comm import Group, traffic
-from dithc.train import Rehearsal, rehearse
+from dithc.train import StepBenchmark, benchmark_steps
 
 start = traffic.sent()
 assert start.mpi_calls == 0, start
@@ -24,7 +24,7 @@ assert live.mpi_calls > 0 and live.mpi_bytes > 0, "the layer does not count in t
 torch.set_num_threads(2)
 model = {"preset": "DiT-S/2", "hidden_size": 64, "depth": 2, "num_heads": 2}
 before = traffic.sent()
-result = rehearse(Rehearsal(model=model, batch=2, dtype=sys.argv[1], steps=2), Group())
+result = benchmark_steps(StepBenchmark(model=model, batch=2, dtype=sys.argv[1], steps=2), Group())
 counted = traffic.sent().since(before)
 assert len(result["losses"]) == 4 and len(result["seconds"]) == 2
 assert (counted.mpi_calls, counted.mpi_bytes, counted.tcp_bytes, counted.shared_bytes) == (0, 0, 0, 0), counted

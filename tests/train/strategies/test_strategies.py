@@ -10,8 +10,8 @@ from dithc.core.logging import UserError
 from dithc.core.tensor_files import assemble, read_tensors
 from dithc.engine.comm import Group
 from dithc.train import Strategy, train
-from dithc.train.strategies.layout import Layout, layout_of
-from dithc.train.strategies.tensor_parallel import Cut
+from dithc.train.strategies.layout import RankGrid, layout_of
+from dithc.train.strategies.tensor_parallel import TensorSplit
 from tests.ranks import needs_launcher, on_ranks
 from tests.train.conftest import checkpoint, hashes, rows
 
@@ -25,15 +25,15 @@ BF16 = 2**-8 * 4
 PROGRAM = """
 import dataclasses, pickle, sys
 import torch
-from dithc.engine.comm import connect
-from dithc.engine.hardware import discover
+from dithc.engine.comm import connect_ranks
+from dithc.engine.hardware import discover_machine
 from dithc.train import Strategy, train
 from dithc.train.strategies import strategy
-with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
+with connect_ranks(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], "rb") as file:
     torch.set_num_threads(1)
     jobs, dies = pickle.load(file)
     if dies > 1:  # a node of so many dies, of one cluster for each of their ranks; each rank sees the core it is bound to
-        node = discover()
+        node = discover_machine()
         core = dataclasses.replace(node.visible_cores[0], index=group.rank, die=group.rank * dies // group.size)
         strategy.discover = lambda: dataclasses.replace(node, cores=(core,))
     assert all(train(job, group) == 0 for job in jobs)
@@ -41,12 +41,12 @@ with connect(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.argv[1], 
 
 ALIKE = """
 import hashlib, torch
-from dithc.engine.comm import connect
-from dithc.train.step_benchmark import Rehearsal, _trainer
-with connect(2, timeout_seconds=600) as group:
+from dithc.engine.comm import connect_ranks
+from dithc.train.step_benchmark import StepBenchmark, _trainer
+with connect_ranks(2, timeout_seconds=600) as group:
     torch.set_num_threads(1)
     model = KIND | {"hidden_size": 64, "depth": 2, "num_heads": 2}
-    trainer = _trainer(Rehearsal(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
+    trainer = _trainer(StepBenchmark(model=model, batch=2, dtype="bf16", strategy="dp+tp"), group)
     for number in range(1, 4):
         trainer.step(number)
     states = {"weight": trainer.strategy.module.state_dict(), "ema": trainer.ema.state, "adam": trainer.optimizer.state()}
@@ -167,7 +167,7 @@ class TestOnSeveralRanks:
         assert "expected: a multiple of 2" in done.stderr
 
 
-@pytest.mark.parametrize("cut", [Cut(0), Cut(1), Cut(0, 3)])
+@pytest.mark.parametrize("cut", [TensorSplit(0), TensorSplit(1), TensorSplit(0, 3)])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_shards_join_to_the_whole(cut, size):
     whole = torch.randn(24, 8)
@@ -179,7 +179,7 @@ def test_shards_join_to_the_whole(cut, size):
 
 def test_packed_rows_are_cut_by_heads_of_each_of_q_k_and_v():
     whole = torch.arange(12.0)  # q, k and v of 2 heads of width 2
-    assert Cut(0, 3).shard(whole, rank=1, size=2).tolist() == [2, 3, 6, 7, 10, 11]
+    assert TensorSplit(0, 3).shard(whole, rank=1, size=2).tolist() == [2, 3, 6, 7, 10, 11]
 
 
 def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
@@ -199,6 +199,6 @@ def test_ranks_that_dies_cannot_share_are_refused(firsts):
 
 def test_a_step_after_the_block_of_the_ranks_is_a_user_error():
     strategy = Strategy(torch.nn.Linear(1, 1))
-    strategy.layout = Layout(size=2)
+    strategy.layout = RankGrid(size=2)
     with pytest.raises(UserError, match="after the end of its"):
         strategy.backward(torch.ones(()))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dithc.config import Experiment
-from dithc.workflow.jobs.resources import Jobs
+from dithc.config import ExperimentConfig
+from dithc.workflow.jobs.resources import JobResources
 
 MODULES = Path(__file__).parents[3] / "profiles" / "modules.sh"
 MODULE = """module() {
@@ -19,8 +19,8 @@ MODULE = """module() {
 
 
 def run(prologue: str | None, command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    experiment = Experiment.model_validate({"machine": {"prologue": prologue}})
-    words = Jobs(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
+    experiment = ExperimentConfig.model_validate({"machine": {"prologue": prologue}})
+    words = JobResources(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
     bash = [shutil.which("bash") or "bash", "-c", words]
     return subprocess.run(bash, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False)
 

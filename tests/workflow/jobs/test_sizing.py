@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Experiment, load, training
+from dithc.config import ExperimentConfig, load, training
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.workflow import Workflow
-from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, Needs, needs, source_files
+from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, ResourceEstimate, needs, source_files
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = {
@@ -38,9 +38,9 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
     base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
     base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
 
-    def asked(**guide: Any) -> Needs:
-        changes = {"label_dropout": 0.25, "model": training.Model(preset="DiT-B/2"), "steps": 10}
-        changes["guide"] = training.Guide(**guide) if guide else None
+    def asked(**guide: Any) -> ResourceEstimate:
+        changes = {"label_dropout": 0.25, "model": training.ModelConfig(preset="DiT-B/2"), "steps": 10}
+        changes["guide"] = training.GuidanceTrainingConfig(**guide) if guide else None
         runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
         return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
 
@@ -85,7 +85,7 @@ def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
     assert measured <= asked <= 2 * measured
 
 
-def large(**run: Any) -> Experiment:
+def large(**run: Any) -> ExperimentConfig:
     """Training run of DiT-B/2 with 256 tokens."""
     dataset = {
         "title": "t",

@@ -10,13 +10,13 @@ import pytest
 from dithc.cli import main
 from dithc.config import stage_spec
 from dithc.core.artifacts import Lease, Manifest, digest
-from dithc.core.integrity import seal, unseal
+from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
-from dithc.engine.scheduler import Job
-from dithc.workflow import Narrator, Progress, Status, Words, lines_of
+from dithc.engine.scheduler import SchedulerJob
+from dithc.workflow import EventReporter, ExperimentMonitor, ExperimentStatus, OutputFilter, format_status
 from dithc.workflow.monitor.log_tail import bar_of, error_of, training_at
-from dithc.workflow.monitor.stage_status import Standing
-from dithc.workflow.preflight.results import damaged
+from dithc.workflow.monitor.stage_status import StageStatus
+from dithc.workflow.preflight.results import find_damaged
 from tests.workflow.conftest import finish, write
 
 ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left, rejected 1
@@ -30,7 +30,7 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
 def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
     """Write a store of run `pretrain` with this number of steps, under the name that follows from its inputs."""
     latents = json.loads((folder / "latents/landscape/manifest.json").read_text())["digest"]
-    spec = stage_spec(Progress(folder).matrix.experiment, "train", "pretrain")
+    spec = stage_spec(ExperimentMonitor(folder).matrix.experiment, "train", "pretrain")
     store = folder.parent.parent / "store" / f"pretrain-{digest({'spec': spec, 'latents': latents})}"
     values = {"step_seconds": 2.0, "images_per_second": 4.0, "padding": "x" * 900}
     rows = [{"step": step, "time": time.time() - ago, "loss": loss, **values} for step in range(1, steps + 1)]
@@ -40,17 +40,17 @@ def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.
     return store
 
 
-def standing(status: Status, title: str) -> Standing:
+def standing(status: ExperimentStatus, title: str) -> StageStatus:
     return next(one for one in status.standings if one.stage.title == title)
 
 
 def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(folder: Path) -> None:
-    status = Progress(folder).look()
+    status = ExperimentMonitor(folder).look()
     assert {one.state for one in status.standings} == {"waiting"}
     assert standing(status, "synthesize landscape").words == "not started"
     assert standing(status, "tiles landscape").words == "for stage landscape"
     assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
-    assert "no active driver" in lines_of(status)[-1]
+    assert "no active driver" in format_status(status)[-1]
 
 
 TILES, PRETRAIN = "rule_tiles_wildcards_landscape", "rule_pretrain_wildcards_run=pretrain,step=0000020"
@@ -62,20 +62,24 @@ VAIN = (
 @pytest.mark.parametrize(
     ("job", "state", "words"),
     [
-        (Job(id="5", state="PENDING", reason="PartitionTimeLimit", what=TILES), "queued", VAIN),
+        (SchedulerJob(id="5", state="PENDING", reason="PartitionTimeLimit", what=TILES), "queued", VAIN),
         (
-            Job(id="9", state="OUT_OF_MEMORY", status=0, what=TILES),
+            SchedulerJob(id="9", state="OUT_OF_MEMORY", status=0, what=TILES),
             "failed",
             "job 9 ended OUT_OF_MEMORY: it used more mem",
         ),
-        (Job(id="9", state="FAILED", status=75, what=TILES), "waiting", "stopped after a checkpoint, to be rerun"),
-        (Job(id="9", state="RUNNING", nodes="n1", what=TILES), "running", "job 9 on n1"),
+        (
+            SchedulerJob(id="9", state="FAILED", status=75, what=TILES),
+            "waiting",
+            "stopped after a checkpoint, to be rerun",
+        ),
+        (SchedulerJob(id="9", state="RUNNING", nodes="n1", what=TILES), "running", "job 9 on n1"),
     ],
 )
-def test_job_decides_the_state_of_its_stage(folder: Path, job: Job, state: str, words: str) -> None:
+def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, state: str, words: str) -> None:
     finish(folder, "scenes/landscape")
-    earlier = Job(id="4", state="FAILED", status=1, what=TILES)
-    one = standing(Progress(folder).look([job, earlier]), "tiles landscape")
+    earlier = SchedulerJob(id="4", state="FAILED", status=1, what=TILES)
+    one = standing(ExperimentMonitor(folder).look([job, earlier]), "tiles landscape")
     assert one.state == state
     assert one.words.startswith(words)
 
@@ -84,11 +88,11 @@ def test_every_stage_whose_output_its_readers_reject_has_failed(folder: Path) ->
     numbers = {"step": 20, "seconds_per_step_median": None, "loss_last100": []}
     path = folder / "runs/pretrain/step_0000020.json"
     Manifest(stage="train", name="pretrain", spec={}, numbers=numbers).write(path)
-    content = unseal((folder / "config.json").read_text())
+    content = load_checksummed((folder / "config.json").read_text())
     content["bench"]["model"] = "DiT-S/2"
-    (folder / "config.json").write_text(seal(content))
+    (folder / "config.json").write_text(dump_checksummed(content))
     write(folder / "bench/step.json")
-    status = Progress(folder).look()
+    status = ExperimentMonitor(folder).look()
     assert "of stage 'train'" in standing(status, "pretrain pretrain to step 20").words
     assert {one.stage.kind for one in status.standings if one.state == "failed"} == {"run", "bench"}
     assert main(["status", str(folder)]) == 1
@@ -103,9 +107,9 @@ def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_pla
         Manifest.making_of(path).unlink()
     else:
         path.write_text(content, encoding="latin-1")
-    one = standing(Progress(folder).look(), "stage landscape")
+    one = standing(ExperimentMonitor(folder).look(), "stage landscape")
     assert one.state == "failed"
-    assert [one.words] == damaged([str(path)])[str(path)]
+    assert [one.words] == find_damaged([str(path)])[str(path)]
     assert main(["status", str(folder)]) == 1
 
 
@@ -116,25 +120,26 @@ def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes
     for changed in (content, sealed[:99] + content + sealed[100:]):
         (folder / "config.json").write_bytes(changed)
         with pytest.raises(UserError, match=r"was changed after it was written\n  got: .*seal"):
-            Progress(folder)
+            ExperimentMonitor(folder)
 
 
 def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: Path) -> None:
     finish(folder, "latents/landscape")
     store = train(folder, steps=12, saved=10)
-    job = Job(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
-    status = Progress(folder).look([job])
+    job = SchedulerJob(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
+    status = ExperimentMonitor(folder).look([job])
     one = standing(status, "pretrain pretrain to step 20")
     assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
     assert one.words == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     run = next(stage for stage in json.loads(json.dumps(status.as_json()))["stages"] if stage["rule"] == "pretrain")
     assert (run["state"], run["training"]["step"]) == ("running", 12)
     queued = standing(
-        Progress(folder).look([Job(id="17", state="PENDING", reason="Priority", what=PRETRAIN)]), one.stage.title
+        ExperimentMonitor(folder).look([SchedulerJob(id="17", state="PENDING", reason="Priority", what=PRETRAIN)]),
+        one.stage.title,
     )
     assert (queued.state, queued.words) == ("queued", "step 10/40 saved, job 17: Priority")
     train(folder, steps=500, loss=None, ago=600)  # only the end of the metrics is read
-    silent = standing(Progress(folder).look([job]), one.stage.title).words
+    silent = standing(ExperimentMonitor(folder).look([job]), one.stage.title).words
     assert "step 500/40" in silent
     assert "no step for 10:0" in silent
     for text in ("", "{}\n", "[1]\n", "null\n", '{"step": 1'):
@@ -144,10 +149,10 @@ def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: P
 
 def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
     jobs = [
-        Job(id="5", state="PENDING", reason="Resources", what="group_prepare_stage_tiles"),
-        Job(id="6", state="PENDING", reason="Priority", what="rule_strategies"),
+        SchedulerJob(id="5", state="PENDING", reason="Resources", what="group_prepare_stage_tiles"),
+        SchedulerJob(id="6", state="PENDING", reason="Priority", what="rule_strategies"),
     ]
-    status = Progress(folder).look(jobs)
+    status = ExperimentMonitor(folder).look(jobs)
     assert standing(status, "tiles landscape").state == "queued"
     assert standing(status, "latents landscape").state == "waiting"
     assert status.others == ["strategies: job 6: Priority"]
@@ -156,7 +161,7 @@ def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
 def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/stage/landscape.log", ERROR)
-    status = Progress(folder).look()
+    status = ExperimentMonitor(folder).look()
     one = standing(status, "stage landscape")
     assert (one.state, one.words) == ("failed", "1 of 1 scenes cannot be used")
     assert len(one.why) == 4
@@ -168,30 +173,30 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
     log = write(
         folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
     )
-    assert standing(Progress(folder).look(), "tiles landscape").state == "stopped"
+    assert standing(ExperimentMonitor(folder).look(), "tiles landscape").state == "stopped"
     with Lease(folder):
-        one = standing(Progress(folder).look(), "tiles landscape")
+        one = standing(ExperimentMonitor(folder).look(), "tiles landscape")
         assert (one.state, one.seconds_left) == ("running", 5.0)
         assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
-        assert standing(Progress(folder).look(), "tiles landscape").words == "for free resources"
+        assert standing(ExperimentMonitor(folder).look(), "tiles landscape").words == "for free resources"
 
 
 def test_lines_fit_width_and_height(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     write(folder / "logs/tiles/landscape.log", ERROR)
-    status = Progress(folder).look()
-    lines = lines_of(status, width=60, height=5)
+    status = ExperimentMonitor(folder).look()
+    lines = format_status(status, width=60, height=5)
     assert len(lines) == 5
     assert max(map(len, lines)) <= 60
     assert any("failed" in line for line in lines)
-    coloured = lines_of(status, width=60, height=5, colour=True)
+    coloured = format_status(status, width=60, height=5, colour=True)
     assert any("\x1b[31mfailed\x1b[0m" in line for line in coloured)
-    assert "\x1b" not in "".join(lines_of(status))
+    assert "\x1b" not in "".join(format_status(status))
 
 
 def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -> None:
-    progress = Progress(folder)
+    progress = ExperimentMonitor(folder)
     numbers = {"step": 20, "seconds_per_step_median": 1.0, "images": 1, "stretch": "", "fid": 1.0}
     numbers |= {"extractor": "x", "sha256": "x", "resize": "x", "comparable": True, "n_real": 1, "n_generated": 1}
     outputs = [one.stage.output for one in progress.look().standings]
@@ -209,19 +214,19 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
 
 def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: Path) -> None:
     finish(folder, "inputs/landscape")
-    narrator, quiet = Narrator(beats=True), Narrator(beats=False)
+    narrator, quiet = EventReporter(beats=True), EventReporter(beats=False)
 
     def events(now: float) -> tuple[int, list[str]]:
-        status = Progress(folder).look()
+        status = ExperimentMonitor(folder).look()
         return len(quiet.events(status, now=now)), narrator.events(status, now=now)
 
-    queued = Progress(folder).look([Job(id="18", state="PENDING", what=TILES)])
-    assert Narrator(beats=True).events(queued, now=0) == []
+    queued = ExperimentMonitor(folder).look([SchedulerJob(id="18", state="PENDING", what=TILES)])
+    assert EventReporter(beats=True).events(queued, now=0) == []
     with Lease(folder):
         assert events(0) == (0, [])
         log = write(folder / "logs/stage/landscape.log", "begun\n")
         assert events(1) == (0, [])
-        status = Progress(folder).look()
+        status = ExperimentMonitor(folder).look()
         told = [now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))]
         assert [round((now - 1) / 60) for now in told] == [1, 3, 7, 15, 31, 61, 91, 121]
         log.write_text(ERROR)
@@ -231,10 +236,12 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
         finish(folder, "scenes/landscape", "inputs/gaofen2")
         assert [line.split("]")[0][-6:] for line in events(7302)[1]] == ["[ 2/47", "[ 3/47"]
         assert events(7303) == (0, [])
-        status = Progress(folder).look()
+        status = ExperimentMonitor(folder).look()
         when = max(one.when for one in status.standings if one.when is not None)
-        assert Narrator(beats=False).events(status, since=when + 1) == [], "an earlier driver has done these stages"
-        assert len(Narrator(beats=False).events(status, since=when - 60)) == 3
+        assert EventReporter(beats=False).events(status, since=when + 1) == [], (
+            "an earlier driver has done these stages"
+        )
+        assert len(EventReporter(beats=False).events(status, since=when - 60)) == 3
 
 
 def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> None:
@@ -250,7 +257,7 @@ def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> No
   why: memory
 rule tiles:
   fix: not of the block"""
-    words = Words()
+    words = OutputFilter()
     shown = words.of(text.splitlines())
     assert [line.split(" ", 1)[-1] for line in shown] == [
         "workflow: warning: train a: about 900 minutes of work",

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dithc.core.artifacts import Manifest
-from dithc.workflow import Closing, Engine, Progress
+from dithc.workflow import ExperimentMonitor, RunSummary, SnakemakeProcess
 from dithc.workflow.monitor.text_width import folded, shortened
-from dithc.workflow.monitor.warnings import Warned
+from dithc.workflow.monitor.warnings import WarningCollector
 from tests.workflow.conftest import finish, write
 
 SCORE: dict[str, Any] = {
@@ -32,9 +32,9 @@ Error in rule a:
 
 
 def summary(folder: Path, *, width: int | None = None) -> list[str]:
-    progress = Progress(folder)
-    closing = Closing(progress, progress.look(), width=width)
-    return closing.summary(warned=Warned(), since=0.0, seconds=492.0)
+    progress = ExperimentMonitor(folder)
+    closing = RunSummary(progress, progress.look(), width=width)
+    return closing.summary(warned=WarningCollector(), since=0.0, seconds=492.0)
 
 
 def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
@@ -81,10 +81,10 @@ def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) 
 def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, how: str) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/stage/landscape.log", "12:00:00 stage: 1 scene\n")
-    engine = Engine([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
-    progress = Progress(folder)
-    assert Closing(progress, progress.look()).failure({}, is_told=False) == []
-    lines = Closing(progress, progress.look()).failure(engine.ended(), is_told=False)
+    engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
+    progress = ExperimentMonitor(folder)
+    assert RunSummary(progress, progress.look()).failure({}, is_told=False) == []
+    lines = RunSummary(progress, progress.look()).failure(engine.ended(), is_told=False)
     assert lines[0].startswith(f"stage landscape ended without an error message ({how}); log:")
     assert "  | 12:00:00 stage: 1 scene" in lines
     assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")

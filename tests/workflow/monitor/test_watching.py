@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dithc.config import experiment_of
-from dithc.core.integrity import seal
+from dithc.config import load_experiment
+from dithc.core.integrity import dump_checksummed
 from dithc.workflow.monitor.warnings import kind_of
 from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
 
@@ -196,9 +196,9 @@ def test_terminal_shows_what_runs_in_place(project: Path) -> None:
 def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
-    content = experiment_of([ROOT / DEMO, REDUCED]).model_dump(mode="json")
+    content = load_experiment([ROOT / DEMO, REDUCED]).model_dump(mode="json")
     content["machine"] |= {"scheduler": "slurm", "node_cores": 8, "cpus_per_rank": 8}
-    (folder / "config.json").write_text(seal(content))
+    (folder / "config.json").write_text(dump_checksummed(content))
     (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
     jobs = [
         f"17|RUNNING|mine|node3|None|0:05|{tmp_path}|rule_synthesize_wildcards_landscape",

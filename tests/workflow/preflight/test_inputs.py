@@ -9,7 +9,7 @@ import pytest
 from dithc.config import stage_spec
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.workflow.experiment_graph import Matrix
+from dithc.workflow.experiment_graph import ExperimentGraph
 from dithc.workflow.preflight.inputs import check_inputs
 
 SCENE = "S2{}_MSIL{}_20240601T100031_N0510_R122_T32UPU_20240601T140000.SAFE"
@@ -56,7 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def told(rules: set[str] = RULES, **changes: Any) -> str:
     content = settings(**changes.pop("source", {})) | changes
     try:
-        check_inputs(Matrix(content), rules)
+        check_inputs(ExperimentGraph(content), rules)
     except UserError as error:
         return str(error)
     return ""
@@ -127,7 +127,7 @@ def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(p
 
 
 def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
-    matrix = Matrix(settings())
+    matrix = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
     spec = stage_spec(matrix.experiment, "stage", "d")
     Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))

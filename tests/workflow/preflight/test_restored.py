@@ -7,8 +7,8 @@ import pytest
 
 from dithc.config import stage_spec
 from dithc.core.artifacts import Manifest
-from dithc.workflow.experiment_graph import Matrix
-from dithc.workflow.preflight.restored import restorable
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.preflight.restored import find_restorable
 
 SETTINGS: dict[str, Any] = {
     "name": "x",
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def write(matrix: Matrix, stage: str, name: str, path: str, *inputs: str) -> str:
+def write(matrix: ExperimentGraph, stage: str, name: str, path: str, *inputs: str) -> str:
     spec = stage_spec(matrix.experiment, stage, name)
     numbers = {"step": 4, "seconds_per_step_median": 1.0} if stage == "train" else {}
     made = {one: Manifest.read(Path(one)).digest for one in inputs}
@@ -39,7 +39,7 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes" / "a").mkdir(parents=True)
     (tmp_path / "scenes" / "a" / "1.png").write_bytes(b"1")
-    matrix = Matrix(SETTINGS)
+    matrix = ExperimentGraph(SETTINGS)
     matrix.spec("stage", "d")
     matrix.write_config()
     paths = [write(matrix, "stage", "d", matrix.path("scenes", "d"))]
@@ -49,8 +49,8 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[str]) -> None:
-    matrix = Matrix(SETTINGS)
-    assert restorable(matrix, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
+    matrix = ExperimentGraph(SETTINGS)
+    assert find_restorable(matrix, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[
     ],
 )
 def test_behind_a_changed_setting_nothing_is_restored(chain: list[str], change: dict[str, Any], kept: int) -> None:
-    assert list(restorable(Matrix(SETTINGS | change), chain)) == chain[:kept]
+    assert list(find_restorable(ExperimentGraph(SETTINGS | change), chain)) == chain[:kept]
 
 
 def test_a_new_scene_a_lost_manifest_and_another_input_are_seen(chain: list[str]) -> None:
-    matrix = Matrix(SETTINGS)
+    matrix = ExperimentGraph(SETTINGS)
     Path(chain[1]).rename("moved")
-    assert list(restorable(matrix, chain)) == chain[:1]
+    assert list(find_restorable(matrix, chain)) == chain[:1]
     Path("moved").rename(chain[1])
     Path("scenes/a/2.png").write_bytes(b"2")
-    assert restorable(Matrix(SETTINGS), chain) == {}
+    assert find_restorable(ExperimentGraph(SETTINGS), chain) == {}
     Path("scenes/a/2.png").unlink()
     write(matrix, "stage", "d", chain[0], chain[3])
-    assert chain[1] not in restorable(Matrix(SETTINGS), chain)
+    assert chain[1] not in find_restorable(ExperimentGraph(SETTINGS), chain)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.integrity import seal
+from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
-from dithc.workflow.preflight.results import check_owner, damaged, told
+from dithc.workflow.preflight.results import check_owner, damage_message, find_damaged
 
 
 @pytest.fixture
@@ -23,26 +23,26 @@ def result(tmp_path: Path) -> Path:
 
 
 def test_missing_and_cut_files_are_named_and_other_bytes_are_not_looked_for(result: Path) -> None:
-    assert damaged([str(result), str(result.parent / "no.json")]) == {}
+    assert find_damaged([str(result), str(result.parent / "no.json")]) == {}
     (result.parent / "shard-0.npy").unlink()
     os.truncate(result.parent / "shard-1.npy", 4)
     (result.parent / "shard-2.npy").write_bytes(b"54321")
-    faults = damaged([str(result)])[str(result)]
+    faults = find_damaged([str(result)])[str(result)]
     assert len(faults) == 2
     assert faults[0].endswith("shard-0.npy is missing")
     assert faults[1].endswith("shard-1.npy has 4 bytes, 5 were written")
-    assert told(str(result), faults).endswith("is missing (and 1 more)")
+    assert damage_message(str(result), faults).endswith("is missing (and 1 more)")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"digest": 1, "files": 3}', "\x00\x01"])
 def test_a_manifest_that_cannot_be_read_is_a_fault(result: Path, text: str) -> None:
     result.write_text(text)
-    assert "cannot be read" in damaged([str(result)])[str(result)][0]
+    assert "cannot be read" in find_damaged([str(result)])[str(result)][0]
 
 
 def test_files_of_the_user_in_place_of_results_are_an_error(result: Path, tmp_path: Path) -> None:
     check_owner(tmp_path, [result, tmp_path / "missing.json"])
-    (tmp_path / "config.json").write_text(seal({}))
+    (tmp_path / "config.json").write_text(dump_checksummed({}))
     (tmp_path / "empty.json").touch()
     check_owner(tmp_path, [result, tmp_path / "empty.json"])
     for name in ("config.json", "report.html", "runs/step_0000004.json"):
@@ -68,7 +68,7 @@ def test_figures_of_a_report_that_was_copied_without_its_marker_are_results(tmp_
     (tmp_path / "figures").mkdir()
     figure = tmp_path / "figures" / "loss.png"
     figure.write_bytes(b"of dithc")
-    (tmp_path / "report.json").write_text(seal({"files": Manifest.entries(tmp_path, [figure])}))
+    (tmp_path / "report.json").write_text(dump_checksummed({"files": Manifest.entries(tmp_path, [figure])}))
     check_owner(tmp_path, [figure])
     figure.write_bytes(b"a longer file of the user")
     with pytest.raises(UserError, match="loss"):

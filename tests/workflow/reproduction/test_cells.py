@@ -8,8 +8,8 @@ import pytest
 from dithc.cli import main
 from dithc.cli.experiment import paper_cell
 from dithc.core.artifacts import outputs
-from dithc.core.integrity import seal, unseal
-from dithc.core.reproduction import TARGETS, Document
+from dithc.core.integrity import dump_checksummed, load_checksummed
+from dithc.core.reproduction import TARGETS, TargetResult
 from tests.workflow.conftest import snakemake
 
 ROOT = Path(__file__).parents[3]
@@ -37,15 +37,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cells.mkdir()
     for name in CELLS:
         content = {"target": "fig11", "cell": name, "status": 0, "reason": "", "result": {"curves": []}}
-        (cells / f"{name}.json").write_text(seal(content))
+        (cells / f"{name}.json").write_text(dump_checksummed(content))
     return cells
 
 
-def document(cells: Path) -> Document:
+def document(cells: Path) -> TargetResult:
     out = cells.parent / "fig11.json"
     assert paper("fig11", "--config", CONFIG, *NODE, "--cells", cells, "--out", out) == 0
     assert all(out.with_suffix(suffix).stat().st_size for suffix in (".csv", ".svg", ".png"))
-    return Document.read(out)
+    return TargetResult.read(out)
 
 
 @pytest.mark.slow
@@ -55,14 +55,14 @@ def test_a_cell_is_made_once_and_leaves_nothing_else(
     monkeypatch.chdir(ROOT)
     out, words = tmp_path / "simulated-weak.json", ("fig10", "--config", CONFIG, *NODE, "--cell", "simulated-weak")
     assert paper(*words, "--out", out) == 0
-    content = unseal(out.read_text())
+    content = load_checksummed(out.read_text())
     assert content["result"]["curves"]
     assert content["predicted_seconds"] > 0
     assert outputs.files_of(tmp_path) == [out]
     capsys.readouterr()
     bytes_before = out.read_bytes()
     assert paper(*words, "--out", out) == 0
-    assert out.read_bytes() == bytes_before or unseal(out.read_text())["result"] == content["result"]
+    assert out.read_bytes() == bytes_before or load_checksummed(out.read_text())["result"] == content["result"]
 
 
 def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,9 @@ def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, m
     assert paper(*words) == 75
     assert not (tmp_path / "fp32.json").exists()
     assert [path.name for path in (tmp_path / ".fp32").iterdir()] == ["fp32.kept.jsonl"]
-    monkeypatch.setattr("dithc.cli.main", lambda words: Path(words[-1]).write_text(seal({"cases": []})) and 0)
+    monkeypatch.setattr(
+        "dithc.cli.main", lambda words: Path(words[-1]).write_text(dump_checksummed({"cases": []})) and 0
+    )
     assert paper(*words) == 0
     assert [path.name for path in outputs.files_of(tmp_path)] == ["fp32.json"]
 
@@ -86,7 +88,7 @@ def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: P
     path = folder / "measured-xl-2.json"
     content = json.loads(path.read_text())
     del content["seal"]
-    path.write_text(seal(content | {"result": None, "reason": "`dithc bench scaling` ended with status 1"}))
+    path.write_text(dump_checksummed(content | {"result": None, "reason": "`dithc bench scaling` ended with status 1"}))
     found = [cell for cell in document(folder).cells if cell.status == "skipped"]
     assert found
     assert {cell.reason for cell in found} == {"`dithc bench scaling` ended with status 1"}
@@ -97,7 +99,7 @@ def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatc
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out = tmp_path / "cuda-fp32.json"
     assert paper("sec56", "--config", CONFIG, *NODE, "--cell", "cuda-fp32", "--out", out) == 0
-    content = unseal(out.read_text())
+    content = load_checksummed(out.read_text())
     assert content["result"] is None
     assert "finds no GPU" in content["reason"]
     assert "ended with status 2" in content["reason"]

@@ -5,13 +5,13 @@ import math
 import pytest
 
 from dithc.workflow.reproduction.curves import deviation, judge, read_curves
-from dithc.workflow.reproduction.jobs import Job
+from dithc.workflow.reproduction.jobs import CellJob
 
 STEPS = 40
 
 
-def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[Job, dict, str]:
-    job = Job(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
+def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[CellJob, dict, str]:
+    job = CellJob(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
               seconds=1.0, facts={"full": False})  # fmt: skip
     told = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
     curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
@@ -22,7 +22,7 @@ def falling(scale: float) -> list[float]:
     return [scale * math.exp(-0.05 * step) for step in range(STEPS)]
 
 
-def judged(*cells: tuple[Job, dict, str]) -> dict:
+def judged(*cells: tuple[CellJob, dict, str]) -> dict:
     found = judge({job.name: (job, result, file) for job, result, file in cells})
     assert {cell.row for cell in found} <= {"S/2, batch 2"}
     return {cell.column: cell for cell in found}

@@ -4,27 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from dithc.config import Experiment, load
+from dithc.config import ExperimentConfig, load
 from dithc.core.logging import UserError
 from dithc.core.reproduction import TARGETS
 from dithc.workflow import reproduction
-from dithc.workflow.reproduction.cost import Node
+from dithc.workflow.reproduction.cost import NodeModel
 
 ROOT = Path(__file__).parents[3]
-SMALL, LARGE = Node(cores=2, memory_gib=24.0), Node(cores=96, memory_gib=1000.0)
+SMALL, LARGE = NodeModel(cores=2, memory_gib=24.0), NodeModel(cores=96, memory_gib=1000.0)
 
 
-def planned(node: Node = SMALL, **settings: object) -> list[reproduction.Job]:
-    return reproduction.plan(Experiment.model_validate({"paper": settings}), node)
+def planned(node: NodeModel = SMALL, **settings: object) -> list[reproduction.CellJob]:
+    return reproduction.plan_cells(ExperimentConfig.model_validate({"paper": settings}), node)
 
 
-def own(jobs: list[reproduction.Job], target: str) -> list[reproduction.Job]:
+def own(jobs: list[reproduction.CellJob], target: str) -> list[reproduction.CellJob]:
     return [job for job in jobs if job.target == target]
 
 
 @pytest.mark.parametrize("scale", ["ci", "node", "paper"])
-@pytest.mark.parametrize("node", [SMALL, LARGE, Node(cores=1, memory_gib=2.0)])
-def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str, node: Node) -> None:
+@pytest.mark.parametrize("node", [SMALL, LARGE, NodeModel(cores=1, memory_gib=2.0)])
+def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str, node: NodeModel) -> None:
     jobs = planned(node, scale=scale)
     assert jobs == planned(node, scale=scale)
     for target in TARGETS:
@@ -63,7 +63,7 @@ def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_sa
 
 
 def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
-    jobs = planned(Node(cores=2, memory_gib=4.0), scale="paper")
+    jobs = planned(NodeModel(cores=2, memory_gib=4.0), scale="paper")
     skipped = [job for job in own(jobs, "table3") if job.skipped]
     assert skipped
     assert all("GiB" in job.skipped for job in skipped if not job.after)
@@ -86,7 +86,7 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
         "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "node_cores": 152,
         "node_memory_mb": 500_000, "max_minutes": 60,
     }  # fmt: skip
-    experiment = Experiment.model_validate({"paper": {"scale": "paper"}, "machine": machine})
+    experiment = ExperimentConfig.model_validate({"paper": {"scale": "paper"}, "machine": machine})
     files = reproduction.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])
     weak = {job.name: job for job in own(files.jobs, "fig10")}["measured-xl-2"]
     assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images per node with four ranks"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.core.artifacts import Manifest
-from dithc.core.reproduction import Cell
+from dithc.core.reproduction import ResultCell
 from dithc.workflow.reproduction.training_results import labels, read_scores
 
 ROOT = Path(__file__).parents[3]
@@ -23,9 +23,9 @@ EXTRACTOR = {"kind": "inception", "path": "weights.pth"}
 PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
 
 
-def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[Cell]:
+def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[ResultCell]:
     """Return cells of an experiment with these settings and numbers by run."""
-    experiment = Experiment.model_validate(
+    experiment = ExperimentConfig.model_validate(
         {
             "datasets": {"gf2": DATASET},
             "codecs": {"vae": CODEC},

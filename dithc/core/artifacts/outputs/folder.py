@@ -9,17 +9,17 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.core.artifacts import atomic_files
-from dithc.core.artifacts.atomic_files import beside, flush, is_stream
+from dithc.core.artifacts.atomic_files import extra_metrics, flush, is_stream
 from dithc.core.artifacts.outputs.listing import MARKER_DEPTH, TEMPORARY, FileList, files_of
 from dithc.core.artifacts.outputs.scratch import make_scratch, remove
-from dithc.core.integrity import has_seal
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.integrity import has_checksum
+from dithc.core.logging import UserError, get_logger, user_error
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SHOWN = 3
 LISTS = ("manifest.json", "report.json")
 """Documents that list files, also in copies of results without hidden files."""
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 class OutputFolder(FileList):
@@ -37,7 +37,7 @@ class OutputFolder(FileList):
         self.check_owner(stage=stage, name=name)
         owned = self._owned()
         if unknown := list(islice(self.unknown(owned), SHOWN)):
-            raise problem(
+            raise user_error(
                 f"output folder {self.folder} holds files that dithc did not write",
                 got=", ".join(unknown),
                 expected="a new or empty folder, or an earlier output of the same stage without other files",
@@ -50,7 +50,7 @@ class OutputFolder(FileList):
         owner = self._owner()
         for got, expected in zip(owner, (stage, name), strict=True):
             if None not in (got, expected) and got != expected:
-                raise problem(
+                raise user_error(
                     f"output folder {self.folder} holds the results of another stage",
                     got=" ".join(filter(None, owner)),
                     expected=f"{stage} {name}",
@@ -103,7 +103,7 @@ class OutputFolder(FileList):
         self._recover()
         self.check(stage=stage, name=name)
         try:
-            temporary = beside(self.folder)
+            temporary = extra_metrics(self.folder)
             try:
                 make_scratch(temporary)
                 yield temporary
@@ -115,7 +115,7 @@ class OutputFolder(FileList):
             if error.errno not in NO_SPACE:
                 raise
             cause = "a file reached the size limit" if error.errno == errno.EFBIG else "the disk is full"
-            raise problem(
+            raise user_error(
                 f"writing {self.folder} failed: {cause}",
                 got=error,
                 expected="sufficient space; the earlier content is unchanged",
@@ -138,7 +138,7 @@ class OutputFolder(FileList):
         return names
 
     def _foreign(self, path: Path) -> UserError:
-        return problem(
+        return user_error(
             f"{path} exists and dithc did not write it",
             got=f"a file that {self.folder / self.marker} does not list",
             expected="no file of this name",
@@ -244,7 +244,7 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
         UserError: A file with this name exists, or appears meanwhile, and dithc did not write it.
     """
     if is_stream(path):
-        with atomic_files.replacing(path) as temporary:
+        with atomic_files.atomic_replace(path) as temporary:
             yield temporary
         return
     output = OutputFolder.around(of or path)
@@ -255,7 +255,7 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
         output._write(output._listed() | {name: temporary.stat().st_size})
 
     try:
-        with atomic_files.replacing(path, is_new=not os.path.lexists(path), before=enlist) as temporary:
+        with atomic_files.atomic_replace(path, is_new=not os.path.lexists(path), before=enlist) as temporary:
             yield temporary
     except FileExistsError as error:
         if not os.path.lexists(path):  # a folder of the path is a file
@@ -276,4 +276,4 @@ def _is_empty(path: Path) -> bool:
 def _has_seal(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 256))
-        return has_seal(file.read().decode(errors="replace"))
+        return has_checksum(file.read().decode(errors="replace"))

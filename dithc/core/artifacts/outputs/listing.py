@@ -12,8 +12,8 @@ from typing import Any, Self
 from dithc.core import clutter
 from dithc.core.artifacts.atomic_files import atomic_write, is_stream
 from dithc.core.artifacts.manifest import Manifest
-from dithc.core.integrity import plain, seal, unseal
-from dithc.core.logging import problem
+from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
+from dithc.core.logging import user_error
 
 MARKER_FILE = ".dithc-output.json"
 VERSION_CONTROL = {".git", ".hg", ".svn", ".bzr", ".jj", ".datalad"}
@@ -51,14 +51,14 @@ class FileList:
     def _read(self) -> dict[str, Any] | None:
         """Return the content of the marker; None if it is missing or damaged."""
         with suppress(OSError, ValueError):
-            content = unseal(plain(self.folder / self.marker).read_text())
+            content = load_checksummed(require_regular_file(self.folder / self.marker).read_text())
             if isinstance(content.get("files"), dict):
                 return content
         return None
 
     def _write(self, files: dict[str, int | None], **owner: str | None) -> None:
         if is_stream(self.folder / self.marker):
-            raise problem(
+            raise user_error(
                 f"{self.folder / self.marker} is not a file",
                 got="a device or a pipe",
                 expected="no file of this name, or the list of files that dithc wrote",
@@ -67,7 +67,7 @@ class FileList:
         content = {**(self._read() or {}), **owner, "files": files}
         self.folder.mkdir(parents=True, exist_ok=True)
         stated = {key: value for key, value in content.items() if value is not None}
-        atomic_write(self.folder / self.marker, seal(stated))
+        atomic_write(self.folder / self.marker, dump_checksummed(stated))
 
     def _listed(self) -> dict[str, int | None]:
         return dict((self._read() or {"files": {}})["files"])
@@ -78,7 +78,7 @@ class FileList:
         found = [self._read()]
         for name in self._manifests():
             with suppress(OSError, ValueError):
-                found.append(unseal(plain(self.folder / name).read_text()))
+                found.append(load_checksummed(require_regular_file(self.folder / name).read_text()))
         return [document for document in found if document]
 
     def _owner(self) -> tuple[str | None, str | None]:

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 from dithc.core.artifacts.outputs.listing import MARKER_DEPTH, MARKER_FILE, SCRATCH, FileList
-from dithc.core.integrity import seal
-from dithc.core.logging import logger, problem
+from dithc.core.integrity import dump_checksummed
+from dithc.core.logging import get_logger, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def make_scratch(folder: Path) -> None:
@@ -16,14 +16,14 @@ def make_scratch(folder: Path) -> None:
     if output.is_scratch:
         return
     if unknown := next(output.unknown({}), None):
-        raise problem(
+        raise user_error(
             f"{folder} is not a temporary folder of dithc",
             got=unknown,
             expected="no folder of this name, or an empty folder",
             fix="move the folder elsewhere, or choose another output folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER_FILE).write_text(seal({SCRATCH: True, "files": {}}))
+    (folder / MARKER_FILE).write_text(dump_checksummed({SCRATCH: True, "files": {}}))
 
 
 def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest.json") -> None:

@@ -1,6 +1,6 @@
 """Planner: pure functions from a trace and memory levels to the placement at each turn.
 
-`plan` returns a `Plan` with a `Decision` per unit and a predicted timeline. It touches no tensor, so tests run
+`make_plan` returns a `Plan` with a `UnitDecision` per unit and a predicted timeline. It touches no tensor, so tests run
 anywhere.
 
 Invariants: a plan is the first rung of `demotion_order` that fits. Equal traces and budgets give equal plans.
@@ -8,9 +8,9 @@ Invariants: a plan is the first rung of `demotion_order` that fits. Equal traces
 Extending: `demotion_order.py` holds the order of demotions, `timeline.py` the predictions.
 """
 
-from dithc.engine.automem.planning.decision import Decision, Level
+from dithc.engine.automem.planning.decision import MemoryLevel, UnitDecision
 from dithc.engine.automem.planning.document import Plan
-from dithc.engine.automem.planning.planner import plan
-from dithc.engine.automem.planning.schedule import Turn, turns_of
+from dithc.engine.automem.planning.planner import make_plan
+from dithc.engine.automem.planning.schedule import ScheduledPass, schedule_passes
 
-__all__ = ["Decision", "Level", "Plan", "Turn", "plan", "turns_of"]
+__all__ = ["MemoryLevel", "Plan", "ScheduledPass", "UnitDecision", "make_plan", "schedule_passes"]

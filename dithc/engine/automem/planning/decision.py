@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class MemoryLevel:
     """Memory level as seen by the planner."""
 
     name: str
@@ -27,23 +27,23 @@ class Level:
         return self.copy_bytes_per_second if self.read_bytes_per_second is None else self.read_bytes_per_second
 
 
-class Rates(NamedTuple):
+class CopyBandwidth(NamedTuple):
     """Bytes per second of each copy stream between two levels, one stream at a time."""
 
     load: float  # into fast memory
     offload: float  # out of fast memory
 
 
-def rates_between(fast: Level, slow: Level) -> Rates:
+def rates_between(fast: MemoryLevel, slow: MemoryLevel) -> CopyBandwidth:
     """Return copy rates: the lower of the source's read rate and the target's write rate."""
-    return Rates(
+    return CopyBandwidth(
         load=min(slow.out_bytes_per_second, fast.copy_bytes_per_second),
         offload=min(fast.out_bytes_per_second, slow.copy_bytes_per_second),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class UnitDecision:
     """Decision for a unit.
 
     Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from dithc.engine.automem.planning.decision import Decision, Place, Rates
+from dithc.engine.automem.planning.decision import CopyBandwidth, Place, UnitDecision
 from dithc.engine.automem.planning.schedule import last_saver
-from dithc.engine.automem.trace import Saved, Trace
+from dithc.engine.automem.trace import SavedTensor, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class Demotion:
     """A demotion: a piece of state, gradients or weights of units that share them, or a saved tensor."""
 
     kind: Literal["state", "gradients", "saved", "copied", "in place"]
@@ -21,10 +21,10 @@ class Rung:
     ordinal: int = 0  # of a saved tensor of the single unit
 
 
-Keyed = list[tuple[float, Rung]]  # largest key first
+Keyed = list[tuple[float, Demotion]]  # largest key first
 
 
-def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
+def ladder(trace: Trace, rates: CopyBandwidth) -> tuple[Demotion, ...]:
     """Return all demotions in order of cost per byte and second freed.
 
     1. State (moments, averages, gradient buffers): used once per step without copies; largest first.
@@ -40,16 +40,16 @@ def ladder(trace: Trace, rates: Rates) -> tuple[Rung, ...]:
     hiding_saved, late_saved = _saved_rungs(trace, rates)
     hiding_weights, late_weights, in_place = _weight_rungs(trace, rates)
     gradients: Keyed = [
-        (group[-1], Rung(kind="gradients", units=group))
+        (group[-1], Demotion(kind="gradients", units=group))
         for group in weight_groups(trace)
         if any(weight.resting_bytes for index in group for weight in trace.units[index].weights)
     ]
-    state: Keyed = [(item.bytes, Rung(kind="state", name=item.name)) for item in trace.state if item.bytes]
+    state: Keyed = [(item.bytes, Demotion(kind="state", name=item.name)) for item in trace.state if item.bytes]
     parts: list[Keyed] = [state, gradients, hiding_saved, hiding_weights, late_saved, late_weights, in_place]
     return tuple(rung for part in parts for _, rung in sorted(part, key=lambda item: -item[0]))  # sorted() is stable
 
 
-def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
+def _saved_rungs(trace: Trace, rates: CopyBandwidth) -> tuple[Keyed, Keyed]:
     """Return saved tensors by idle seconds, with hidden copies and without."""
     clock, num_units = _Clock(trace), len(trace.units)
     between: Counter[tuple[int, int]] = Counter()  # idle bytes by first and last turn
@@ -63,11 +63,11 @@ def _saved_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed]:
         turns = last_saver(trace, index, tensor), num_units + tensor.first
         idle = clock.between(*turns)
         hides = idle >= between[turns] / rates.offload + between[turns] / rates.load
-        (hiding if hides else others).append((idle, Rung(kind="saved", units=(index,), ordinal=tensor.ordinal)))
+        (hiding if hides else others).append((idle, Demotion(kind="saved", units=(index,), ordinal=tensor.ordinal)))
     return hiding, others
 
 
-def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
+def _weight_rungs(trace: Trace, rates: CopyBandwidth) -> tuple[Keyed, Keyed, Keyed]:
     """Return weight groups by pause between forward and backward, with hidden copies and without, and by bytes."""
     clock, end = _Clock(trace), 2 * len(trace.units)
     hiding: Keyed = []
@@ -79,14 +79,14 @@ def _weight_rungs(trace: Trace, rates: Rates) -> tuple[Keyed, Keyed, Keyed]:
         if load:
             pause = clock.between(group[-1], end - 1 - group[-1])
             hides = min(pause, clock.between(-1, group[0])) >= load
-            (hiding if hides else others).append((pause, Rung(kind="copied", units=group)))
-            in_place.append((sum(weights.values()), Rung(kind="in place", units=group)))
+            (hiding if hides else others).append((pause, Demotion(kind="copied", units=group)))
+            in_place.append((sum(weights.values()), Demotion(kind="in place", units=group)))
     return hiding, others, in_place
 
 
 def decide(
-    trace: Trace, rungs: Sequence[Rung], recomputed: frozenset[int] = frozenset()
-) -> tuple[dict[str, Decision], dict[str, Place]]:
+    trace: Trace, rungs: Sequence[Demotion], recomputed: frozenset[int] = frozenset()
+) -> tuple[dict[str, UnitDecision], dict[str, Place]]:
     """Return decisions and state placement after these demotions, without prefetch."""
     state: dict[str, Place] = {item.name: "fast" for item in trace.state}
     weights: list[Literal["fast", "copied", "in place"]] = ["fast"] * len(trace.units)
@@ -107,7 +107,7 @@ def decide(
         leave = all(saved[index][ordinal] == "offload" for ordinal in inputs)
         saved[index] = ["offload" if leave and tensor.is_input else "keep" for tensor in trace.units[index].saved]
     decisions = {
-        unit.name: Decision(
+        unit.name: UnitDecision(
             weights=weights[index], gradients=gradients[index], saved=tuple(saved[index]), recompute=index in recomputed
         )
         for index, unit in enumerate(trace.units)
@@ -115,7 +115,7 @@ def decide(
     return decisions, state
 
 
-def is_offloadable(trace: Trace, index: int, tensor: Saved) -> bool:
+def is_offloadable(trace: Trace, index: int, tensor: SavedTensor) -> bool:
     """Return whether a turn separates the last forward use from the first backward use."""
     return len(trace.units) + tensor.first - last_saver(trace, index, tensor) > 1
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Self
 
-from dithc.core.logging import problem
-from dithc.engine.automem.planning.decision import Decision, Level, Phase, Place
+from dithc.core.logging import user_error
+from dithc.engine.automem.planning.decision import MemoryLevel, Phase, Place, UnitDecision
 from dithc.engine.automem.planning.explain import size
 
 SCHEMA = 1
@@ -17,13 +17,13 @@ HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", 
 class Plan:
     """Decisions by unit, state placement by name, and the predicted timeline of a step."""
 
-    units: Mapping[str, Decision]  # in forward order
+    units: Mapping[str, UnitDecision]  # in forward order
     state: Mapping[str, Place]
     phases: tuple[Phase, ...]
     fits: bool  # whether fast and slow memory are large enough
     reasons: tuple[str, ...]  # reasons of the decisions; if the plan does not fit: phase, missing bytes, fix
-    fast: Level
-    slow: Level
+    fast: MemoryLevel
+    slow: MemoryLevel
     in_place_bytes: int = 0  # weight bytes read from slow memory per step, without a copy
 
     @property
@@ -77,16 +77,16 @@ class Plan:
                 raise KeyError(f"schema {data.get('schema')}")
             units = fields.pop("units").items()
             return cls(
-                units={name: Decision(**{**unit, "saved": tuple(unit["saved"])}) for name, unit in units},
+                units={name: UnitDecision(**{**unit, "saved": tuple(unit["saved"])}) for name, unit in units},
                 phases=tuple(Phase(**phase) for phase in fields.pop("phases")),
                 reasons=tuple(fields.pop("reasons")),
-                fast=Level(**fields.pop("fast")),
-                slow=Level(**fields.pop("slow")),
+                fast=MemoryLevel(**fields.pop("fast")),
+                slow=MemoryLevel(**fields.pop("slow")),
                 **fields,
             )
         except (KeyError, TypeError, AttributeError) as error:
             expected, fix = f"schema {SCHEMA} with its fields", "recreate it by AutoMem with this version"
-            raise problem("memory plan", got=error, expected=expected, fix=fix) from error
+            raise user_error("memory plan", got=error, expected=expected, fix=fix) from error
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -97,7 +97,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield (names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)}, each)", *cells)
 
 
-def _cells(decision: Decision) -> tuple[str, ...]:
+def _cells(decision: UnitDecision) -> tuple[str, ...]:
     """Format a unit's cells except the name; distances as forward/backward turns."""
     has_weights = decision.weight_bytes > 0
     return (

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from dithc.engine.automem.planning.decision import Decision, Level, Phase
+from dithc.engine.automem.planning.decision import MemoryLevel, Phase, UnitDecision
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def reasons(
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, UnitDecision],
     phases: Sequence[Phase],
     everything: Sequence[Phase],
     *,
-    fast: Level,
-    slow: Level,
+    fast: MemoryLevel,
+    slow: MemoryLevel,
     fits: bool,
 ) -> tuple[str, ...]:
     """Return sentences about a plan; `everything` is the timeline with all tensors in fast memory."""
@@ -43,7 +43,7 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def _missing(phases: Sequence[Phase], fast: Level, slow: Level, everything: Sequence[Phase]) -> list[str]:
+def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, everything: Sequence[Phase]) -> list[str]:
     """Describe the missing memory and the fix."""
     lines = []
     for level, needs in (

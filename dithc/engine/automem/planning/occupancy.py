@@ -7,12 +7,12 @@ is the last.
 from collections.abc import Mapping
 from itertools import accumulate
 
-from dithc.engine.automem.planning.decision import KINDS, Decision, Kind, Place
-from dithc.engine.automem.planning.schedule import Turn, is_offloaded, last_saver, turns_of
-from dithc.engine.automem.trace import Saved, Trace, Unit
+from dithc.engine.automem.planning.decision import KINDS, Kind, Place, UnitDecision
+from dithc.engine.automem.planning.schedule import ScheduledPass, is_offloaded, last_saver, schedule_passes
+from dithc.engine.automem.trace import SavedTensor, Trace, Unit
 
 
-class Spans:
+class Occupancy:
     """Bytes of a level by kind and turn, summed over spans."""
 
     def __init__(self, num_turns: int) -> None:
@@ -34,12 +34,14 @@ class Spans:
         return list(accumulate(map(sum, zip(*self._changes.values(), strict=True))))[:-1]
 
 
-def occupancy(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[str, Place]) -> tuple[Spans, Spans]:
+def occupancy(
+    trace: Trace, decisions: Mapping[str, UnitDecision], state: Mapping[str, Place]
+) -> tuple[Occupancy, Occupancy]:
     """Return the bytes in fast and in slow memory at each of the 2 L + 1 turns."""
     num_units = len(trace.units)
-    turns = turns_of(trace, decisions)
+    turns = schedule_passes(trace, decisions)
     end = 2 * num_units
-    fast, slow = Spans(end + 1), Spans(end + 1)
+    fast, slow = Occupancy(end + 1), Occupancy(end + 1)
     fast.add("outside", 0, end, trace.outside_bytes)
     for item in trace.state:
         (fast if state[item.name] == "fast" else slow).add("state", 0, end, item.bytes)
@@ -63,7 +65,7 @@ def occupancy(trace: Trace, decisions: Mapping[str, Decision], state: Mapping[st
     return fast, slow
 
 
-def working_bytes(unit: Unit, decision: Decision, *, forward: bool) -> int:
+def working_bytes(unit: Unit, decision: UnitDecision, *, forward: bool) -> int:
     """Return a unit's bytes during its run; a recomputed unit also holds its saved tensors."""
     if forward:
         return unit.forward_bytes
@@ -73,12 +75,12 @@ def working_bytes(unit: Unit, decision: Decision, *, forward: bool) -> int:
     return max(unit.forward_bytes, made + unit.backward_bytes)
 
 
-def is_dropped(decision: Decision, tensor: Saved, position: int) -> bool:
+def is_dropped(decision: UnitDecision, tensor: SavedTensor, position: int) -> bool:
     """Return whether recomputation frees a tensor saved at `position`: made and read by that unit only."""
     return decision.recompute and not tensor.is_input and tensor.first == tensor.last_reader == position
 
 
-def room(trace: Trace, decisions: Mapping[str, Decision], turns: tuple[Turn, ...], turn: int) -> int:
+def room(trace: Trace, decisions: Mapping[str, UnitDecision], turns: tuple[ScheduledPass, ...], turn: int) -> int:
     """Return the fast bytes required before a turn: the unit's use, and the loads that start."""
     units = {unit.name: unit for unit in trace.units}
     this = turns[turn]
@@ -87,7 +89,7 @@ def room(trace: Trace, decisions: Mapping[str, Decision], turns: tuple[Turn, ...
     return loads + working_bytes(units[this.unit], decisions[this.unit], forward=this.kind == "forward")
 
 
-def _starts(trace: Trace, turns: tuple[Turn, ...]) -> dict[tuple[str, object], int]:
+def _starts(trace: Trace, turns: tuple[ScheduledPass, ...]) -> dict[tuple[str, object], int]:
     """Return start turns of loads by (unit, "forward" or "backward") for weights, (unit, ordinal) for saved tensors."""
     index_of = {unit.name: index for index, unit in enumerate(trace.units)}
     starts: dict[tuple[str, object], int] = {}
@@ -100,11 +102,11 @@ def _starts(trace: Trace, turns: tuple[Turn, ...]) -> dict[tuple[str, object], i
 
 def _add_weights(
     trace: Trace,
-    decisions: Mapping[str, Decision],
-    turns: tuple[Turn, ...],
+    decisions: Mapping[str, UnitDecision],
+    turns: tuple[ScheduledPass, ...],
     starts: Mapping[tuple[str, object], int],
-    fast: Spans,
-    slow: Spans,
+    fast: Occupancy,
+    slow: Occupancy,
 ) -> None:
     """Add weights at home, once if shared, their copies, and gradients at rest from the first unit that has them."""
     end = 2 * len(trace.units)

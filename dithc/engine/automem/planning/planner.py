@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from operator import add
 
-from dithc.core.logging import problem
-from dithc.engine.automem.planning.decision import Decision, Level, Phase, Place, rates_between
-from dithc.engine.automem.planning.demotion_order import Rung, decide, ladder
+from dithc.core.logging import user_error
+from dithc.engine.automem.planning.decision import MemoryLevel, Phase, Place, UnitDecision, rates_between
+from dithc.engine.automem.planning.demotion_order import Demotion, decide, ladder
 from dithc.engine.automem.planning.document import Plan
 from dithc.engine.automem.planning.explain import reasons
 from dithc.engine.automem.planning.occupancy import is_dropped, occupancy, room, working_bytes
@@ -25,12 +25,12 @@ from dithc.engine.automem.planning.prefetch_distance import (
     weight_loads,
     with_distances,
 )
-from dithc.engine.automem.planning.schedule import is_offloaded, last_saver, turns_of
+from dithc.engine.automem.planning.schedule import is_offloaded, last_saver, schedule_passes
 from dithc.engine.automem.planning.timeline import timeline
 from dithc.engine.automem.trace import Trace
 
 
-def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = False) -> Plan:
+def make_plan(trace: Trace, *, fast: MemoryLevel, slow: MemoryLevel, allow_recompute: bool = False) -> Plan:
     """Plan the placement at each turn of a training step (paper section 4.2, Algorithm 1).
 
     `trace` was recorded with everything in fast memory. A byte moves at the slower rate of both levels.
@@ -46,7 +46,7 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
         rates = level.copy_bytes_per_second, level.out_bytes_per_second
         if not all(rate > 0 for rate in rates) or (level.budget_bytes or 0) < 0:
             expected = "a rate above 0, and a budget of at least 0 bytes"
-            raise problem(f"memory level {level.name}", got=level, expected=expected, fix="measure it, or set it")
+            raise user_error(f"memory level {level.name}", got=level, expected=expected, fix="measure it, or set it")
     search = _Search(trace, fast, slow)
     choice = search.first_fit()
     if allow_recompute:
@@ -68,9 +68,9 @@ def plan(trace: Trace, *, fast: Level, slow: Level, allow_recompute: bool = Fals
     )
 
 
-def _with_bytes(trace: Trace, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+def _with_bytes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> dict[str, UnitDecision]:
     """Return the decisions with the required room of each turn and the sizes of their tensors."""
-    turns = turns_of(trace, decisions)
+    turns = schedule_passes(trace, decisions)
     full = {}
     for index, unit in enumerate(trace.units):
         decision = decisions[unit.name]
@@ -100,16 +100,16 @@ class _Choice:
 class _Search:
     """Candidate plans for a trace and two levels, with their needs."""
 
-    def __init__(self, trace: Trace, fast: Level, slow: Level) -> None:
+    def __init__(self, trace: Trace, fast: MemoryLevel, slow: MemoryLevel) -> None:
         self.trace, self.fast, self.slow = trace, fast, slow
         self.rates = rates_between(fast, slow)
-        self.rungs: Sequence[Rung] = ladder(trace, self.rates)
+        self.rungs: Sequence[Demotion] = ladder(trace, self.rates)
         # Distances for all movable tensors. They are equal on every rung, so that each rung needs no more than the
         # previous rung.
         self.farthest = tuple(hiding_distances(compute_seconds(trace), loads(trace, None), self.rates.load))
         self.resident = _Choice(0, self.farthest)
 
-    def spell_out(self, choice: _Choice) -> tuple[dict[str, Decision], dict[str, Place]]:
+    def spell_out(self, choice: _Choice) -> tuple[dict[str, UnitDecision], dict[str, Place]]:
         """Return the decisions and state placement of a choice."""
         decisions, state = decide(self.trace, self.rungs[: choice.num_rungs], choice.recomputed)
         return with_distances(self.trace, decisions, choice.distances), state

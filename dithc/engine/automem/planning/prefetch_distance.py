@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import add
 
-from dithc.engine.automem.planning.decision import Decision
+from dithc.engine.automem.planning.decision import UnitDecision
 from dithc.engine.automem.planning.demotion_order import is_offloadable
 from dithc.engine.automem.planning.schedule import is_offloaded
 from dithc.engine.automem.trace import Trace
 
 
-def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = None) -> list[float]:
+def compute_seconds(trace: Trace, decisions: Mapping[str, UnitDecision] | None = None) -> list[float]:
     """Return the computing seconds of the 2 L turns, including recomputation."""
     forward = [unit.forward_seconds for unit in trace.units]
     again = [
@@ -21,7 +21,7 @@ def compute_seconds(trace: Trace, decisions: Mapping[str, Decision] | None = Non
     return forward + [seconds + more for seconds, more in zip(backward, again, strict=True)]
 
 
-def weight_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+def weight_loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
     """Return weight bytes to load before each of the 2 L turns; without decisions, the maximum over all decisions."""
     copied = [
         unit.weight_bytes if decisions is None or decisions[unit.name].weights == "copied" else 0
@@ -30,7 +30,7 @@ def weight_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list
     return copied + copied[::-1]
 
 
-def saved_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+def saved_loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
     """Return saved tensor bytes to load before each of the 2 L turns; without decisions, the maximum."""
     num_units = len(trace.units)
     bytes_at = [0] * (2 * num_units)
@@ -43,7 +43,7 @@ def saved_loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[
     return bytes_at
 
 
-def loads(trace: Trace, decisions: Mapping[str, Decision] | None) -> list[int]:
+def loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
     """Return the bytes of weights and saved tensors to load before each of the 2 L turns."""
     return list(map(add, weight_loads(trace, decisions), saved_loads(trace, decisions)))
 
@@ -75,7 +75,9 @@ def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_byt
     return distances
 
 
-def with_distances(trace: Trace, decisions: Mapping[str, Decision], distances: Sequence[int]) -> dict[str, Decision]:
+def with_distances(
+    trace: Trace, decisions: Mapping[str, UnitDecision], distances: Sequence[int]
+) -> dict[str, UnitDecision]:
     """Return the decisions with these distances, or 0 for turns without loads."""
     num_units = len(trace.units)
     needed = loads(trace, decisions)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dithc.engine.automem.planning.decision import Decision
-from dithc.engine.automem.trace import Saved, Trace
+from dithc.engine.automem.planning.decision import UnitDecision
+from dithc.engine.automem.trace import SavedTensor, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class ScheduledPass:
     """A unit's forward or backward pass, with the loads that start before it, in order of need."""
 
     unit: str
@@ -20,7 +20,7 @@ class Turn:
     keep_weights: bool  # keep the unit's forward copy for backward after this turn
 
 
-def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...]:
+def schedule_passes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> tuple[ScheduledPass, ...]:
     """Return the 2 L turns of a step: forward of units 0 to L - 1, backward of L - 1 to 0; own loads come first."""
     num_units = len(trace.units)
     weights: list[list[str]] = [[] for _ in range(2 * num_units)]
@@ -46,7 +46,7 @@ def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...
         if turn >= num_units:
             saved[max(start, num_units)].extend(by_first_reader.get(turn - num_units, []))
     return tuple(
-        Turn(
+        ScheduledPass(
             unit=trace.units[min(turn, 2 * num_units - 1 - turn)].name,
             kind="forward" if turn < num_units else "backward",
             load_weights=tuple(weights[turn]),
@@ -58,11 +58,11 @@ def turns_of(trace: Trace, decisions: Mapping[str, Decision]) -> tuple[Turn, ...
     )
 
 
-def last_saver(trace: Trace, index: int, tensor: Saved) -> int:
+def last_saver(trace: Trace, index: int, tensor: SavedTensor) -> int:
     """Return the unit that reads a tensor of unit `index` first in backward."""
     return max(index, len(trace.units) - 1 - tensor.first)
 
 
-def is_offloaded(decision: Decision, ordinal: int) -> bool:
+def is_offloaded(decision: UnitDecision, ordinal: int) -> bool:
     """Return whether a plan offloads this saved tensor; ordinals beyond the plan are kept."""
     return ordinal < len(decision.saved) and decision.saved[ordinal] == "offload"

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import add
 
-from dithc.engine.automem.planning.decision import Decision, Level, Phase, Place, Rates
+from dithc.engine.automem.planning.decision import CopyBandwidth, MemoryLevel, Phase, Place, UnitDecision
 from dithc.engine.automem.planning.occupancy import occupancy
 from dithc.engine.automem.planning.prefetch_distance import compute_seconds
-from dithc.engine.automem.planning.schedule import Turn, turns_of
+from dithc.engine.automem.planning.schedule import ScheduledPass, schedule_passes
 from dithc.engine.automem.trace import Trace
 
 Item = tuple[str, object]  # (unit, "forward" or "backward") of weights, (unit, ordinal) of a saved tensor
@@ -38,14 +38,14 @@ class _Stream:
 
 def timeline(
     trace: Trace,
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, UnitDecision],
     state: Mapping[str, Place],
     *,
-    fast: Level,
-    rates: Rates,
+    fast: MemoryLevel,
+    rates: CopyBandwidth,
 ) -> tuple[Phase, ...]:
     """Return the 2 L + 1 phases of a step."""
-    turns = turns_of(trace, decisions)
+    turns = schedule_passes(trace, decisions)
     in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state))
     seconds = [*compute_seconds(trace, decisions), trace.update_seconds]
     play = _Play(trace, rates)
@@ -83,7 +83,7 @@ def timeline(
 class _Play:
     """Simulation state of a step: clock, streams, offloads in progress."""
 
-    def __init__(self, trace: Trace, rates: Rates) -> None:
+    def __init__(self, trace: Trace, rates: CopyBandwidth) -> None:
         self.now = 0.0
         self._units = {unit.name: unit for unit in trace.units}
         self._index = {unit.name: index for index, unit in enumerate(trace.units)}
@@ -106,7 +106,7 @@ class _Play:
             self._leaving_bytes -= num_bytes
         return self._leaving_bytes
 
-    def load(self, this: Turn, turn: int) -> None:
+    def load(self, this: ScheduledPass, turn: int) -> None:
         """Start due loads and wait for the loads of this turn."""
         due: list[tuple[Item, int]] = []
         for name in this.load_weights:
@@ -119,7 +119,7 @@ class _Play:
             self.loads.copy(item, num_bytes, not_before=max(self.now, self.offloads.ends.get(item, 0.0)))
         self.now = max([self.now, *(self.loads.ends.get(item, 0.0) for item in needed)])
 
-    def offload(self, this: Turn) -> None:
+    def offload(self, this: ScheduledPass) -> None:
         """Offload the tensors that this turn used last."""
         for name, ordinal in this.offload_saved:
             num_bytes = self._units[name].saved[ordinal].bytes
@@ -138,7 +138,7 @@ def _by_phase(begun: list[tuple[float, int]], ends: list[float]) -> list[int]:
     return moved
 
 
-def _gradients(trace: Trace, decisions: Mapping[str, Decision]) -> list[int]:
+def _gradients(trace: Trace, decisions: Mapping[str, UnitDecision]) -> list[int]:
     """Return gradient bytes offloaded per phase; shared weights count at their first backward turn."""
     written = [0] * (2 * len(trace.units) + 1)
     seen: set[str] = set()

@@ -43,7 +43,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class BucketLayout:
     """Layout of a flat buffer.
 
     Attributes:
@@ -64,7 +64,7 @@ class Arrangement:
 
 def arrange(
     sizes: Sequence[int], order: Sequence[int], *, ranks: int = 1, bucket_bytes: int | None = None
-) -> Arrangement:
+) -> BucketLayout:
     """Lay out tensors one after the other and partition them into buckets; no tensor spans two buckets.
 
     Args:
@@ -95,7 +95,7 @@ def arrange(
         at += _up(sizes[number], ALIGNMENT)
         members.append(number)
     length = close() if members else 0
-    return Arrangement(tuple(order), tuple(starts), tuple(buckets), length)
+    return BucketLayout(tuple(order), tuple(starts), tuple(buckets), length)
 
 
 def flat_buffer(elements: int) -> Tensor:

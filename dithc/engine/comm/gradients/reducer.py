@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import hcops
-from dithc.engine.comm.gradients.buckets import ALIGNMENT, Arrangement, arrange, flat_buffer
-from dithc.engine.comm.traffic import Exposure, Meter
+from dithc.engine.comm.gradients.buckets import ALIGNMENT, BucketLayout, arrange, flat_buffer
+from dithc.engine.comm.traffic import CommMeter, Exposure
 
 
 class Reducer:
@@ -68,7 +68,7 @@ class Reducer:
         self.landed: list[int] = []
         self._done: set[int] = set()
         self.used: list[bool] = []
-        self.meter, self.exposure = Meter(), Exposure()
+        self.meter, self.exposure = CommMeter(), Exposure()
         self._arrange(list(reversed(range(len(self.parameters)))))
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self._landed)  # type: ignore[no-untyped-call]
@@ -128,7 +128,7 @@ class Reducer:
     def _arrange(self, order: list[int]) -> None:
         sizes = [parameter.numel() for parameter in self.parameters]
         ranks = self.size if self._scatter else 1
-        self.arrangement: Arrangement = arrange(sizes, order, ranks=ranks, bucket_bytes=self._bucket_bytes)
+        self.arrangement: BucketLayout = arrange(sizes, order, ranks=ranks, bucket_bytes=self._bucket_bytes)
         self._fill(flat_buffer(self.arrangement.length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT))
         self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
         self.used = [False] * len(sizes)
@@ -141,13 +141,13 @@ class Reducer:
         for parameter, start in zip(self.parameters, self.arrangement.starts, strict=True):
             parameter.grad = None
             self._views.append(self.buffer[start : start + parameter.numel()].view(parameter.shape))
-            hcops.optimizer.give_place(parameter, self._views[-1])
+            hcops.optimizer.assign_grad_view(parameter, self._views[-1])
 
     def _landed(self, parameter: Tensor) -> None:
         if self._active:
             number = self._number[id(parameter)]
             if number in self._done:
-                raise problem(
+                raise user_error(
                     f"gradient of a parameter of shape {tuple(parameter.shape)}, which travels already",
                     got="a second one in the same exchange",
                     expected="one backward pass between `begin` and `finish`, in which each gradient is made once",

@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.comm.gradients.buckets import flat_buffer
 from dithc.engine.comm.gradients.reducer import Reducer
 from dithc.engine.comm.settings import CommConfig
 
 
-class SharedWeights:
+class ShardedParameters:
     """Parameters of a reducer as views of one buffer, in the order and the buckets of their gradients.
 
     A rank updates its share of a bucket and calls `send`; the shares of other ranks arrive meanwhile. Parts of the
@@ -124,7 +124,7 @@ def _is_rounded(group: Any) -> bool:
         return False
     collectives = getattr(group, "collectives", None)
     if collectives is None:
-        raise problem(
+        raise user_error(
             "weights on the wire: bf16",
             got=f"backend {dist.get_backend(group)}",
             expected="dithc-mpi, which rounds them on their way",
@@ -134,5 +134,5 @@ def _is_rounded(group: Any) -> bool:
     return True
 
 
-def _wait_before(weights: SharedWeights, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
+def _wait_before(weights: ShardedParameters, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
     weights.wait(buckets)

@@ -1,25 +1,25 @@
 """Start and termination of ranks: the launcher's command line, its supervisor, and a guard process per rank.
 
-Contents: `launch_command` builds the command line for each launcher and MPI, and `supervise` runs it. `guarded` inserts a
+Contents: `launch_command` builds the command line for each launcher and MPI, and `supervise` runs it. `start_watchdog` inserts a
 parent process above a rank. It reports how the rank ended, as `exit_report` does, and kills a rank that a signal has stopped
-for longer than `end_when_stopped` allows. `check_shared_memory` rejects a small /dev/shm; `take_names_away` removes
+for longer than `set_stop_timeout` allows. `check_shared_memory` rejects a small /dev/shm; `unlink_shared_memory` removes
 unused names of shared memory.
 Invariants: no rank outlives its driver, and no shared memory outlives its ranks. The launching process never loads MPI.
 Extending: another launcher is a branch in `launch_command.py`.
 """
 
 from dithc.engine.comm.launch import exit_report, launch_command
-from dithc.engine.comm.launch.shm_cleanup import check_shared_memory, take_names_away
+from dithc.engine.comm.launch.shm_cleanup import check_shared_memory, unlink_shared_memory
 from dithc.engine.comm.launch.supervisor import supervise
-from dithc.engine.comm.launch.watchdog import MEETING_SECONDS, end_when_stopped, guarded
+from dithc.engine.comm.launch.watchdog import MEETING_SECONDS, set_stop_timeout, start_watchdog
 
 __all__ = [
     "MEETING_SECONDS",
     "check_shared_memory",
-    "end_when_stopped",
     "exit_report",
-    "guarded",
     "launch_command",
+    "set_stop_timeout",
+    "start_watchdog",
     "supervise",
-    "take_names_away",
+    "unlink_shared_memory",
 ]

@@ -15,7 +15,7 @@ def rank_here() -> str:
     return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "?")
 
 
-def tell_of_end(status: int) -> None:
+def report_exit(status: int) -> None:
     """Report a nonzero status to `dithc launch` if it started this rank; works also before a guard exists."""
     if status:
         tell_launch(f"rank {rank_here()} ended with status {status}\n{status}")
@@ -29,7 +29,7 @@ def tell_launch(words: str) -> None:
             Path(started + LOST_SUFFIX).write_text(words)
 
 
-def once(text: str) -> str:
+def deduplicated_message(text: str) -> str:
     """Return the full error on the first rank that logs it, else a short message.
 
     Ranks share this information if `dithc launch` started them. Otherwise, or if the marker cannot be written, each

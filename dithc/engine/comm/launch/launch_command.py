@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
 from dithc.engine.comm.environment import UNSET as UNSET
 from dithc.engine.comm.environment import left_over as left_over
@@ -20,7 +20,7 @@ from dithc.engine.comm.launch.shm_cleanup import RANK_BYTES as RANK_BYTES
 from dithc.engine.comm.launch.shm_cleanup import check_shared_memory as check_shared_memory
 from dithc.engine.comm.launch.shm_cleanup import room as room
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Launcher = Literal["none", "mpiexec", "srun"]
 Vendor = Literal["mpich", "openmpi", "other"]
@@ -35,7 +35,7 @@ PROBE_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class MpiExec:
+class MpiLauncher:
     """MPI launcher and its vendor; the options depend on the vendor."""
 
     path: str
@@ -49,7 +49,7 @@ def launch_line(
     nodes: int = 1,
     ranks: int = 1,
     cpus: int = 1,
-    mpiexec: MpiExec | None = None,
+    mpiexec: MpiLauncher | None = None,
     srun_mpi: str = "pmix",
     hosts: Sequence[str] = (),
     root_user: bool = False,
@@ -89,7 +89,7 @@ def launch_line(
     return [mpiexec.path, *options, "-n", str(ranks), *command]
 
 
-def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiExec | None]:
+def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiLauncher | None]:
     """Resolve `machine.srun_mpi`: return how ranks started by srun connect, and the mpiexec to use.
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
@@ -128,7 +128,7 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
         if on_this_node and job:
             log.info("mpiexec starts the ranks on this node, not through srun of job %s", job)
         elif launcher == "mpiexec" and job and shutil.which("srun") is None:
-            raise problem(
+            raise user_error(
                 f"launch --launcher mpiexec --nodes {nodes}",
                 got=f"SLURM_JOB_ID={job} and no srun on PATH",
                 expected="srun, which mpiexec uses to start processes on the nodes of a job",
@@ -143,7 +143,7 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
     return {**kept, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
 
 
-def find_mpiexec(explicit: str | None = None) -> MpiExec:
+def find_mpiexec(explicit: str | None = None) -> MpiLauncher:
     """Return the specified mpiexec, else the one next to this Python, as of MPI wheels, else the first on PATH.
 
     Raises:
@@ -154,7 +154,7 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
     if named:
         if not Path(named).is_absolute() or not os.access(named, os.X_OK):
             fix = f"set --mpiexec or {MPIEXEC_VARIABLE} to the mpiexec of the MPI that mpi4py loads"
-            raise problem("mpiexec", got=named, expected="absolute path of an executable file", fix=fix)
+            raise user_error("mpiexec", got=named, expected="absolute path of an executable file", fix=fix)
         path = named
     elif os.access(beside, os.X_OK):
         path = str(beside)
@@ -165,10 +165,10 @@ def find_mpiexec(explicit: str | None = None) -> MpiExec:
                 "install an MPI (`pip install 'dithc[mpi]'` installs MPICH), or load your site's and set "
                 + MPIEXEC_VARIABLE
             )
-            raise problem("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", fix=fix)
+            raise user_error("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", fix=fix)
         path = found
         log.info("mpiexec: using %s from PATH, none is installed next to this Python", path)
-    return MpiExec(path, _vendor(path))
+    return MpiLauncher(path, _vendor(path))
 
 
 def probe_mpi() -> dict[str, str]:
@@ -189,16 +189,18 @@ def probe_mpi() -> dict[str, str]:
 
 def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int, cpus: int) -> None:
     if not command:
-        raise problem("launch", got="no command", expected="-- program arguments", fix="write the command after `--`")
+        raise user_error(
+            "launch", got="no command", expected="-- program arguments", fix="write the command after `--`"
+        )
     for name, value in (("nodes", nodes), ("ranks", ranks), ("cpus", cpus)):
         if value < 1:
-            raise problem(f"launch --{name}", got=value, expected="1 or more", fix=f"correct --{name}")
+            raise user_error(f"launch --{name}", got=value, expected="1 or more", fix=f"correct --{name}")
     if ranks < nodes:
-        raise problem(
+        raise user_error(
             "launch", got=f"{ranks} rank(s) on {nodes} nodes", expected="at least 1 rank per node", fix="lower --nodes"
         )
     if launcher == "none" and ranks > 1:
-        raise problem(
+        raise user_error(
             "launch --launcher none",
             got=f"{ranks} ranks",
             expected="1 rank",

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 FOLDER, MIB = Path("/dev/shm"), 1 << 20
 PREFIXES = ("mpich_shm_", "ucx_shm_posix_", "dithc-")  # MPICH, its transport UCX, dithc
@@ -31,7 +31,7 @@ def check_shared_memory(ranks: int | None = None) -> None:
     is_first = (os.environ.get("MPI_LOCALRANKID") or os.environ.get("SLURM_LOCALID", "0")) == "0"
     size, free = room()
     if min(size, free if ranks or is_first else size) < number * RANK_BYTES or not os.access(FOLDER, os.W_OK):
-        raise problem(
+        raise user_error(
             f"{FOLDER} is too small for {number} rank(s)",
             got=f"{size / MIB:.2f} MiB in size, {free / MIB:.2f} MiB free" if size else "it does not exist",
             expected=f"writable, {number * RANK_BYTES / MIB:.2f} MiB free; {number * FAST_RANK_BYTES / MIB:.0f} MiB for speed",
@@ -51,7 +51,7 @@ def room(folder: Path = FOLDER) -> tuple[int, int]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def take_names_away() -> None:
+def unlink_shared_memory() -> None:
     """Remove the names of MPICH's memory that this process has mapped, once MPI has started on all ranks."""
     for path in _mapped("self"):
         if path.name.startswith(PREFIXES[0]):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.comm.environment import (
     HYDRA_PROXY,
     LOST_SUFFIX,
@@ -22,7 +22,7 @@ from dithc.engine.comm.environment import (
 from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.comm.launch.launch_command import WORDS_OF_THE_COMMAND, Launcher, Vendor
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -110,7 +110,7 @@ def _supervise_once(
         )
     except OSError as error:
         fix = "check the command after `--`; a workflow rule only finds programs on its PATH"
-        raise problem("command to launch", got=f"{line[0]}: {error}", expected="a program", fix=fix) from error
+        raise user_error("command to launch", got=f"{line[0]}: {error}", expected="a program", fix=fix) from error
 
     def pass_on(number: int, _: object) -> None:
         told.append(signal.Signals(number))

@@ -6,7 +6,7 @@ stays until the other ranks have detected the loss and named the lost rank. `dit
 ranks that are still connecting do not detect it.
 
 The guard also names a rank that a signal has stopped. It kills the rank if the other ranks depend on it: until all are
-connected, and then for the duration set by the rank (`end_when_stopped`).
+connected, and then for the duration set by the rank (`set_stop_timeout`).
 """
 
 import mmap
@@ -19,13 +19,13 @@ from contextlib import suppress
 from types import FrameType
 
 from dithc.core import openmp
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine.comm.environment import HYDRA_PROXY, UNSET, name_of
-from dithc.engine.comm.launch.exit_report import rank_here, tell_launch, tell_of_end
+from dithc.engine.comm.launch.exit_report import rank_here, report_exit, tell_launch
 from dithc.engine.comm.launch.shm_cleanup import FOLDER, room
 from dithc.engine.comm.launch.supervisor import follow_parent
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 # Time for which the guard of a dead rank keeps the launcher from killing the other ranks; they poll every second and
@@ -41,13 +41,13 @@ STATUSES = (0, 1, 2, 75, 76, 128 + signal.SIGINT)
 _most_stopped: mmap.mmap | None = None
 
 
-def guarded() -> None:
+def start_watchdog() -> None:
     """Fork, and return in the child; the parent exits with the child's status. Call once, before threads start."""
     if name_of(os.getppid()) == HYDRA_PROXY:  # MPICH's mpiexec on this node; ranks would otherwise outlive it unnoticed
         follow_parent(signal.SIGKILL)()
     global _most_stopped
     parent, _most_stopped = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
-    end_when_stopped(MEETING_SECONDS)
+    set_stop_timeout(MEETING_SECONDS)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     openmp.release_teams()
@@ -60,7 +60,7 @@ def guarded() -> None:
     _watch(child)
 
 
-def end_when_stopped(seconds: float | None) -> None:
+def set_stop_timeout(seconds: float | None) -> None:
     """Limit the time for which a signal may stop this process; None for no limit. The guard kills it then.
 
     Time in which the guard is stopped too, as in a suspended job, does not count.
@@ -91,7 +91,7 @@ def _watch(child: int) -> None:
                 "for MPICH; outside a launcher, `%s`)",
                 *(rank, chosen, UNSET),
             )
-        tell_of_end(chosen)
+        report_exit(chosen)
         os._exit(chosen)
     ended_by = os.WTERMSIG(status)
     words = f"was ended by {signal.Signals(ended_by).name}"

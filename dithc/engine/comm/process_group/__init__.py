@@ -7,7 +7,7 @@ Invariants: collectives run in the order of their calls, on every rank. A rank f
 Extending: another collective is a method of `backend.py` and an operation of `collectives.py`.
 """
 
-from dithc.engine.comm.process_group.backend import communicate_on, recorded, wait_at_most
-from dithc.engine.comm.process_group.shm_collectives import Segment
+from dithc.engine.comm.process_group.backend import bind_progress_threads, record_operations, set_timeout
+from dithc.engine.comm.process_group.shm_collectives import SharedSegment
 
-__all__ = ["Segment", "communicate_on", "recorded", "wait_at_most"]
+__all__ = ["SharedSegment", "bind_progress_threads", "record_operations", "set_timeout"]

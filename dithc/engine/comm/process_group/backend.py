@@ -17,18 +17,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from dithc.core.logging import logger, problem
+from dithc.core.logging import get_logger, user_error
 from dithc.engine.comm import rendezvous
-from dithc.engine.comm.mpi import Channel, multiple_threads
+from dithc.engine.comm.mpi import MpiCommunicator, multiple_threads
 from dithc.engine.comm.process_group import progress_thread
 from dithc.engine.comm.process_group.collectives import FIRST_TAG, Collectives, Reduction, parts_of
-from dithc.engine.comm.process_group.missing_ranks import Absent
-from dithc.engine.comm.process_group.node_peers import Neighbours, node_of
-from dithc.engine.comm.process_group.progress_thread import Job, MpiWork, Operation, Service
+from dithc.engine.comm.process_group.missing_ranks import MissingRankDetector
+from dithc.engine.comm.process_group.node_peers import NodePeers, node_of
+from dithc.engine.comm.process_group.progress_thread import CommOperation, MpiWork, Operation, ProgressThread
 from dithc.engine.comm.settings import CommConfig
-from dithc.engine.comm.traffic import Span
+from dithc.engine.comm.traffic import OperationSpan
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 NAME = "dithc-mpi"
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -57,7 +57,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         rank, size, ranks = options.group_rank, options.group_size, list(options.global_ranks_in_group) or None
         super().__init__(rank, size)
         if not multiple_threads():
-            raise problem(
+            raise user_error(
                 "MPI's thread level",
                 got="less than MPI_THREAD_MULTIPLE",
                 expected="MPI_THREAD_MULTIPLE, for the communication thread",
@@ -65,15 +65,15 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
             )
         self._group_name = self._group_desc = ""
         self._rank, self._size, self._timeout = rank, size, options.timeout
-        channel, config = Channel.over(ranks), CommConfig.current()
+        channel, config = MpiCommunicator.over(ranks), CommConfig.current()
         node = node_of(channel, ranks) if config.collectives == "hierarchical" else None
         is_blocking = config.collectives == "blocking"
         self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.wire])
-        self._neighbours, self._number = Neighbours(channel, ranks), 0
+        self._neighbours, self._number = NodePeers(channel, ranks), 0
         keeper = 0 if not ranks else ranks.index(0) if 0 in ranks else None
         describe = self._neighbours.describe
-        self._absent = Absent(options.store, rank=rank, size=size, keeper=keeper, describe=describe)
-        self.service = Service(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
+        self._absent = MissingRankDetector(options.store, rank=rank, size=size, keeper=keeper, describe=describe)
+        self.service = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
         _living.add(self)
 
     def getBackendName(self) -> str:
@@ -203,11 +203,11 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
         label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
         number = self._number if in_turn else None
-        job = Job(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
+        job = CommOperation(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
         self.service.submit(job)
         return MpiWork(future, job)
 
-    def _watch(self, jobs: Sequence[Job]) -> None:
+    def _watch(self, jobs: Sequence[CommOperation]) -> None:
         self._neighbours.look(stopped_seconds=_stopped_seconds)
         self._absent.look(jobs)
 
@@ -215,20 +215,20 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
 
 
-def wait_at_most(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
+def set_timeout(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
     """See `Group.wait_at_most`; applies to future operations of this process."""
     global _most_seconds, _stopped_seconds
     _most_seconds, _stopped_seconds = seconds, stopped_seconds
 
 
-def communicate_on(cpu: int) -> None:
+def bind_progress_threads(cpu: int) -> None:
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_living):
         group.service.bind(cpu)
 
 
-def recorded() -> AbstractContextManager[list[Span]]:
+def record_operations() -> AbstractContextManager[list[OperationSpan]]:
     return progress_thread.recorded(group.service for group in list(_living))
 
 

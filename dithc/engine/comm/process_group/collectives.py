@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dithc.engine.comm.mpi import Buffer, Channel, Request
-from dithc.engine.comm.process_group.hierarchical import Hierarchy, Node
+from dithc.engine.comm.mpi import Buffer, MpiCommunicator, MpiRequest
+from dithc.engine.comm.process_group.hierarchical import HierarchicalCollectives, NodeGroup
 from dithc.engine.comm.process_group.progress_thread import Operation
 from dithc.engine.comm.process_group.shm_collectives import TYPES
 
@@ -34,11 +34,13 @@ class Collectives:
         gather_wire: data type to which `all_gather_into` rounds fp32 values on all ranks: fp32 (no rounding) or bf16.
     """
 
-    def __init__(self, channel: Channel, node: Node | None, *, is_blocking: bool, wire: torch.dtype) -> None:
+    def __init__(
+        self, channel: MpiCommunicator, node: NodeGroup | None, *, is_blocking: bool, wire: torch.dtype
+    ) -> None:
         """Reduce through the ranks of a node if there is one, else through MPI, which may block."""
         self.gather_wire = torch.float32
         self._channel, self._is_blocking, self._wire = channel, is_blocking, wire
-        self._hierarchy = None if node is None else Hierarchy(node)
+        self._hierarchy = None if node is None else HierarchicalCollectives(node)
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Operation:
         """Reduce the tensor over the ranks in place; return [tensor]."""
@@ -94,7 +96,7 @@ class Collectives:
         """Gather the tensor of rank r into outputs[r]; shapes may differ between ranks."""
         own = _movable(_dense(tensor))
         sizes = {output.numel() for output in outputs}
-        if sizes == {own.numel()} and own.numel() <= Channel.MOST_ELEMENTS:
+        if sizes == {own.numel()} and own.numel() <= MpiCommunicator.MOST_ELEMENTS:
             packed = own.new_empty(self._channel.size * own.numel())
             yield from _until_done(self._channel.all_gather(own.numpy(), packed.numpy()))
             for output, part in zip(outputs, parts_of(packed, max(1, own.numel())), strict=False):
@@ -119,7 +121,7 @@ class Collectives:
                 part = part.clone()
             yield from self._hierarchy.all_gather(part, whole)
             return _give_back(output, flat)
-        if own.numel() <= Channel.MOST_ELEMENTS:
+        if own.numel() <= MpiCommunicator.MOST_ELEMENTS:
             yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
             return _give_back(output, flat)
         yield from self.all_gather(tensor.reshape(-1), flat.view(self._channel.size, -1).unbind())
@@ -221,7 +223,7 @@ def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
     return found
 
 
-def _until_done(request: Request) -> Iterator[bool]:
+def _until_done(request: MpiRequest) -> Iterator[bool]:
     while not request.done():
         yield False
 
@@ -276,9 +278,9 @@ def _divide(total: Tensor, size: int) -> None:
 
 def _pieces(flat: Tensor) -> Sequence[Tensor]:
     """Split a flat tensor into parts with counts that MPI accepts."""
-    return parts_of(flat, Channel.MOST_ELEMENTS) if flat.numel() else ()
+    return parts_of(flat, MpiCommunicator.MOST_ELEMENTS) if flat.numel() else ()
 
 
-def _piecewise(flat: Tensor, begin: Callable[[Buffer], Request]) -> Operation:
+def _piecewise(flat: Tensor, begin: Callable[[Buffer], MpiRequest]) -> Operation:
     for piece in _pieces(flat):
         yield from _until_done(begin(piece.numpy()))

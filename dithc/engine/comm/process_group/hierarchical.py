@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dithc.engine.comm.process_group.progress_thread import Operation
-from dithc.engine.comm.process_group.shm_collectives import Combination, Exchange, Pieces
+from dithc.engine.comm.process_group.shm_collectives import ChunkLayout, Combination, ShmCollectives
 
 if TYPE_CHECKING:  # the import starts MPI
-    from dithc.engine.comm.mpi import Buffer, Channel, Request
+    from dithc.engine.comm.mpi import Buffer, MpiCommunicator, MpiRequest
 
 # Number of chunks in flight between nodes: enough to keep the network busy while others are summed.
 IN_FLIGHT = 3
@@ -30,7 +30,7 @@ Step = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
-class Across:
+class InterNodeGroup:
     """Ranks with the same index on all nodes.
 
     Attributes:
@@ -40,12 +40,12 @@ class Across:
     """
 
     node: int
-    sums: "Channel"
-    gathers: "Channel"
+    sums: "MpiCommunicator"
+    gathers: "MpiCommunicator"
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeGroup:
     """Placement of the ranks of a group on nodes.
 
     Attributes:
@@ -54,15 +54,15 @@ class Node:
         across: None with one node.
     """
 
-    exchange: Exchange
+    exchange: ShmCollectives
     ranks: Sequence[Sequence[int]]
-    across: Across | None
+    across: InterNodeGroup | None
 
 
-class Hierarchy:
+class HierarchicalCollectives:
     """Operations on dense 1D tensors; one after the other, the same on all ranks."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeGroup) -> None:
         self._node = node
         self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
@@ -103,10 +103,12 @@ class Hierarchy:
         crossing = self._crossing(across, values, op, wire)
         yield from _pipeline(len(chunks), [put, combine, *crossing, publish, get], waiting=(put, combine, get))
 
-    def _crossing(self, across: Across, values: dict[int, Tensor], op: Combination, wire: torch.dtype) -> list[Step]:
+    def _crossing(
+        self, across: InterNodeGroup, values: dict[int, Tensor], op: Combination, wire: torch.dtype
+    ) -> list[Step]:
         """Return the steps that reduce values[i], a piece already reduced within this node, over nodes."""
-        summing: deque[tuple[Request, Tensor, Tensor]] = deque()
-        gathering: deque[Request] = deque()
+        summing: deque[tuple[MpiRequest, Tensor, Tensor]] = deque()
+        gathering: deque[MpiRequest] = deque()
 
         def leave(i: int, _: int) -> bool:
             """Send the other nodes their shares of the piece, and receive this rank's share."""
@@ -153,9 +155,9 @@ class Hierarchy:
         def width(i: int) -> int:
             return min(length, count - starts[i])
 
-        def pieces(step: int) -> tuple[int, Pieces]:
+        def pieces(step: int) -> tuple[int, ChunkLayout]:
             chunk, node = divmod(step, nodes)
-            return starts[chunk], Pieces([rank * count for rank in ranks[node]], width(chunk))
+            return starts[chunk], ChunkLayout([rank * count for rank in ranks[node]], width(chunk))
 
         def put(step: int, patience: int) -> bool:
             start, cut = pieces(step)
@@ -176,11 +178,11 @@ class Hierarchy:
         yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))
 
     def _shard_crossing(
-        self, across: Across, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
+        self, across: InterNodeGroup, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
     ) -> list[Step]:
         """Return the steps that reduce stages[i], a chunk of each node's shard, over nodes into targets[i]."""
         nodes = across.sums.size
-        summing: deque[tuple[Request, Tensor]] = deque()
+        summing: deque[tuple[MpiRequest, Tensor]] = deque()
 
         def leave(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
@@ -233,18 +235,18 @@ class Hierarchy:
         def offer(step: int, patience: int) -> bool:
             chunk, node = divmod(step, nodes)
             source = stages[chunk][node * width(chunk) :]
-            cut = Pieces([0] * exchange.ranks, width(chunk))
+            cut = ChunkLayout([0] * exchange.ranks, width(chunk))
             return exchange.offer(first + step, cut, source, patience=patience)
 
         def get(step: int, patience: int) -> bool:
             chunk, node = divmod(step, nodes)
-            cut, target = Pieces([rank * count for rank in ranks[node]], width(chunk)), out[starts[chunk] :]
+            cut, target = ChunkLayout([rank * count for rank in ranks[node]], width(chunk)), out[starts[chunk] :]
             got = exchange.get(first + step, cut, target, wire=wire, with_own=True, patience=patience)
             if got and node == nodes - 1:
                 self._give(stages.pop(chunk))
             return got
 
-        gathering: deque[Request] = deque()
+        gathering: deque[MpiRequest] = deque()
 
         def leave(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dithc.core.logging import logger
-from dithc.engine.comm.process_group.progress_thread import Job
+from dithc.core.logging import get_logger
+from dithc.engine.comm.process_group.progress_thread import CommOperation
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Waiting time before a rank records that it waits. Ranks arrive at a collective at different times, so the query for
 # missing ranks follows later.
@@ -23,7 +23,7 @@ ASK_AFTER, MOST_SECONDS_TO_ASK = 1 / 4, 60.0
 ANSWER_SECONDS = 5.0
 
 
-class Absent:
+class MissingRankDetector:
     """Monitor of ranks missing from the collectives of a group; the waiting thread calls `look` periodically."""
 
     def __init__(self, store: Any, *, rank: int, size: int, keeper: int | None, describe: Callable[[int], str]) -> None:
@@ -36,7 +36,7 @@ class Absent:
         self._said = 0  # number of the last collective for which this rank has recorded that it waits
         self._asked: tuple[int, float] = (0, 0.0)
 
-    def look(self, jobs: Sequence[Job]) -> None:
+    def look(self, jobs: Sequence[CommOperation]) -> None:
         """Check the collective that is waited for: the first of `jobs` that has a number."""
         job = next((job for job in jobs if job.number is not None), None)
         if job is None or job.number is None or job.waiting_since is None or self._store is None:

@@ -4,17 +4,17 @@ import os
 import time
 from collections.abc import Sequence
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
 from dithc.engine.comm.environment import node_name, process_fields
-from dithc.engine.comm.mpi import Channel
-from dithc.engine.comm.process_group.hierarchical import ACROSS_SLOT_BYTES, Across, Node
-from dithc.engine.comm.process_group.shm_collectives import MOST_RANKS, SLOT_BYTES, Exchange, rank_gone
+from dithc.engine.comm.mpi import MpiCommunicator
+from dithc.engine.comm.process_group.hierarchical import ACROSS_SLOT_BYTES, InterNodeGroup, NodeGroup
+from dithc.engine.comm.process_group.shm_collectives import MOST_RANKS, SLOT_BYTES, ShmCollectives, rank_gone
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
-def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None:
+def node_of(channel: MpiCommunicator, ranks: Sequence[int] | None = None) -> NodeGroup | None:
     """Create this node's shared memory, and channels between ranks of the same index on all nodes; collective.
 
     `ranks` are the numbers in the world, used in messages; None if the group is the world.
@@ -38,8 +38,8 @@ def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None
     inside = channel.split(number, key=place)
     across = None
     if len(nodes) > 1:
-        across = Across(number, *(channel.split(place, key=number) for _ in range(2)))
-    exchange = Exchange(
+        across = InterNodeGroup(number, *(channel.split(place, key=number) for _ in range(2)))
+    exchange = ShmCollectives(
         rank=inside.rank,
         names=[_name(rank, ranks, size=channel.size) for rank in mine],
         broadcast=inside.broadcast_object,
@@ -47,13 +47,13 @@ def node_of(channel: Channel, ranks: Sequence[int] | None = None) -> Node | None
         slot_bytes=SLOT_BYTES if across is None else ACROSS_SLOT_BYTES,
     )
     by_node = [[rank for rank, name in enumerate(names) if name == node] for node in in_order]
-    return Node(exchange, by_node, across)
+    return NodeGroup(exchange, by_node, across)
 
 
-class Neighbours:
+class NodePeers:
     """Processes of the ranks of a group on this node."""
 
-    def __init__(self, channel: Channel, ranks: Sequence[int] | None = None) -> None:
+    def __init__(self, channel: MpiCommunicator, ranks: Sequence[int] | None = None) -> None:
         """Gather host and process number of the ranks; `ranks` are their numbers in the world (None: equal)."""
         self._ranks = ranks
         here = (node_name(), os.getpid())

@@ -19,10 +19,10 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from dithc.core.logging import logger
-from dithc.engine.comm.traffic import Span
+from dithc.core.logging import get_logger
+from dithc.engine.comm.traffic import OperationSpan
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # An operation yields whether it progressed, and receives the nanoseconds that it may wait.
 Operation = Generator[bool, int, Any]
@@ -38,7 +38,7 @@ THREAD_NAME = "dithc-mpi"
 
 
 @dataclass(eq=False)
-class Job:
+class CommOperation:
     """Submitted operation.
 
     Attributes:
@@ -61,7 +61,7 @@ class Job:
     number: int | None = None
     in_turn: bool = False
     num_bytes: int | None = None
-    spans: list[Span] | None = field(default=None, init=False)
+    spans: list[OperationSpan] | None = field(default=None, init=False)
     waiting_since: float | None = field(default=None, init=False)
     missing: str = field(default="", init=False)
     begun: float | None = field(default=None, init=False)
@@ -99,28 +99,28 @@ class Job:
     def _end(self, result: Any, error: BaseException | None) -> None:
         self.ended = time.perf_counter()
         if self.spans is not None and self.begun is not None:
-            self.spans.append(Span(self.name, self.begun, self.ended, self.num_bytes))
+            self.spans.append(OperationSpan(self.name, self.begun, self.ended, self.num_bytes))
         self.done(result, error)
 
 
-class Service:
+class ProgressThread:
     """Thread that runs jobs until it is stopped.
 
     Attributes:
         spans: receives a span of every submitted job when it has ended; None for no record.
     """
 
-    spans: list[Span] | None = None
+    spans: list[OperationSpan] | None = None
 
     def __init__(
-        self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[Job]], None] | None = None
+        self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[CommOperation]], None] | None = None
     ) -> None:
         """Start the thread, on the logical CPU `cpu` if it is set.
 
         `watch` is called with the active jobs every second without progress; an exception ends all jobs.
         """
         self._watch, self._next_look = watch, 0.0
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CommOperation | None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -138,7 +138,7 @@ class Service:
         else:
             log.info("communication thread: bound to CPU %d", cpu)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CommOperation) -> None:
         """Submit a job to the thread; RuntimeError if the service was stopped."""
         if self._stopped:
             raise RuntimeError(f"{job.name}: the process group was destroyed")
@@ -156,7 +156,7 @@ class Service:
         torch.set_num_threads(1)  # otherwise the first torch operator here starts a second OpenMP pool
         # Kernel name of the thread, in top and in the report of thread placement; at most 15 characters.
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
-        active: list[Job] = []
+        active: list[CommOperation] = []
         stopping, idle_looks = False, 0
         while active or not stopping:
             stopping = self._take(active, wait=not active and not stopping) or stopping
@@ -166,7 +166,7 @@ class Service:
                 self._look_around(active)
                 time.sleep(SLEEP_SECONDS)
 
-    def _take(self, active: list[Job], *, wait: bool) -> bool:
+    def _take(self, active: list[CommOperation], *, wait: bool) -> bool:
         """Move new jobs into `active`; return whether the thread should end."""
         stopping = False
         while True:
@@ -180,7 +180,7 @@ class Service:
             else:
                 active.append(job)
 
-    def _look_around(self, active: list[Job]) -> None:
+    def _look_around(self, active: list[CommOperation]) -> None:
         now = time.monotonic()
         if self._watch is None or now < self._next_look:
             return
@@ -192,7 +192,7 @@ class Service:
                 job.fail(error)
             active.clear()
 
-    def _advance(self, active: list[Job]) -> bool:
+    def _advance(self, active: list[CommOperation]) -> bool:
         anything, first = False, next((job for job in active if job.in_turn), None)
         runnable = [job for job in active if job is first or not job.in_turn]
         patience = PATIENCE_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
@@ -211,7 +211,7 @@ _WORK: Any = Work
 class MpiWork(_WORK):  # type: ignore[misc]
     """Active operation. Its future is a list of tensors; `wait` raises the error of the operation."""
 
-    def __init__(self, ended: "Future[Any]", job: Job) -> None:
+    def __init__(self, ended: "Future[Any]", job: CommOperation) -> None:
         super().__init__()
         # An exception set on a future crashes torch's C++ side; an exception raised by a callback is passed on
         # correctly.
@@ -255,9 +255,9 @@ def _unwrap(future: "Future[Any]") -> Any:
 
 
 @contextmanager
-def recorded(services: Iterable[Service]) -> Iterator[list[Span]]:
+def recorded(services: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
     """Record all jobs submitted to the threads during a `with` block."""
-    spans: list[Span] = []
+    spans: list[OperationSpan] = []
     chosen = list(services)
     for service in chosen:
         service.spans = spans

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dithc.core.logging import UserError, logger, problem
+from dithc.core.logging import UserError, get_logger, user_error
 from dithc.engine import native
 from dithc.engine.comm.process_group.progress_thread import Operation
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 # Bytes that this process has written to shared memory for other ranks.
 bytes_put = 0
@@ -46,7 +46,7 @@ WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 
 
 def rank_gone(said: str) -> UserError:
     """Return the error for a rank process that has ended or hangs while other ranks wait for it."""
-    error = problem(
+    error = user_error(
         "a rank is lost",
         got=said,
         expected="all ranks until the work is done",
@@ -74,7 +74,7 @@ class _Whole(ctypes.Structure):
     ]
 
 
-class Pieces:
+class ChunkLayout:
     """Positions of the pieces of a chunk in an array.
 
     The piece of rank r starts at offsets[r] and has `length` elements, or fewer up to `limit`.
@@ -90,7 +90,7 @@ class Pieces:
         return max(0, min(self.length, self.limit - self.offsets[rank]))
 
 
-class Exchange:
+class ShmCollectives:
     """Shared segment of the ranks of a node. All ranks must execute the same steps in the same order.
 
     Every step returns whether it completed; False means that another rank is not ready, and the step must be retried.
@@ -119,11 +119,11 @@ class Exchange:
         """Return the maximum number of elements of a piece in the wire type."""
         return self._slot_bytes // self.ranks // CACHE_LINE * CACHE_LINE // dtype.itemsize
 
-    def cut(self, count: int, dtype: torch.dtype) -> Pieces:
+    def cut(self, count: int, dtype: torch.dtype) -> ChunkLayout:
         """Partition a chunk of consecutive elements into one piece per rank."""
         line = CACHE_LINE // dtype.itemsize
         length = -(-count // self.ranks // line) * line
-        return Pieces([min(rank * length, count) for rank in range(self.ranks)], length, limit=count)
+        return ChunkLayout([min(rank * length, count) for rank in range(self.ranks)], length, limit=count)
 
     def reserve(self, chunks: int) -> int:
         """Reserve numbers for the next chunks; return the first."""
@@ -156,14 +156,14 @@ class Exchange:
         self._count(part * (self.ranks - 1 if kind == "reduce_scatter" else 1), wire)
         return None
 
-    def put(self, number: int, pieces: Pieces, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
+    def put(self, number: int, pieces: ChunkLayout, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
         """Copy the pieces of the other ranks into the segment, as type `wire`."""
         done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], patience)
         if done:
             self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
         return done
 
-    def offer(self, number: int, pieces: Pieces, x: Tensor, *, patience: int) -> bool:
+    def offer(self, number: int, pieces: ChunkLayout, x: Tensor, *, patience: int) -> bool:
         """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
         done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], patience)
         if done:
@@ -173,7 +173,7 @@ class Exchange:
     def combine(
         self,
         number: int,
-        pieces: Pieces,
+        pieces: ChunkLayout,
         x: Tensor,
         *,
         wire: torch.dtype,
@@ -203,7 +203,7 @@ class Exchange:
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
     def get(
-        self, number: int, pieces: Pieces, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
+        self, number: int, pieces: ChunkLayout, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
     ) -> bool:
         """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
         return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], with_own, *_typed(out), patience)
@@ -215,7 +215,7 @@ class Exchange:
             self._handle, len(parts), out.numel(), rows, TYPES[out.dtype], COMBINATIONS[op], out.data_ptr()
         )
 
-    def _step(self, function: Any, number: int, pieces: Pieces, *arguments: Any) -> bool:
+    def _step(self, function: Any, number: int, pieces: ChunkLayout, *arguments: Any) -> bool:
         """Call a step of the kernels on a chunk; return whether it completed."""
         place = self._handle, number % (1 << 32), pieces.address
         return self._is_done(function(*place, *arguments, ctypes.byref(self._gone)))
@@ -235,7 +235,7 @@ def _typed(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), TYPES[x.dtype]
 
 
-class Segment:
+class SharedSegment:
     """Shared bytes of the ranks, initially zero.
 
     Attributes:

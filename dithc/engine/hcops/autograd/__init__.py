@@ -7,17 +7,23 @@ Extending: a new operator needs an `OpSpec` in `spec.py` and an entry in `gradie
 
 from dithc.engine.hcops.autograd import gradients
 from dithc.engine.hcops.autograd.custom_ops import AND_STREAM, OPERATORS, traced
-from dithc.engine.hcops.autograd.grad_buffer import abandon, flat_gradients, forget_gradients, give_place, storage_users
+from dithc.engine.hcops.autograd.grad_buffer import (
+    assign_grad_view,
+    flat_gradients,
+    restore_grad,
+    storage_use_count,
+    zero_grad,
+)
 
 __all__ = [
     "AND_STREAM",
     "OPERATORS",
-    "abandon",
+    "assign_grad_view",
     "flat_gradients",
-    "forget_gradients",
-    "give_place",
     "grad_buffer",
     "gradients",
-    "storage_users",
+    "restore_grad",
+    "storage_use_count",
     "traced",
+    "zero_grad",
 ]

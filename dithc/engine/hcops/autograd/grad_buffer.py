@@ -32,12 +32,12 @@ def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Te
     buffer = zeros(sum(sizes))
     start = 0
     for parameter, size in zip(chosen, sizes, strict=True):
-        give_place(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
+        assign_grad_view(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
         start += size
     return buffer
 
 
-def give_place(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
+def assign_grad_view(parameter: Parameter, view: Tensor, *, accumulate: bool = True) -> None:
     """Set `flat_grad` of a parameter to `view`: fp32, contiguous, of its shape, in a buffer of the caller.
 
     With `accumulate`, products add to an existing gradient. Otherwise autograd adds, with the same bits as without a
@@ -68,7 +68,7 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
         return None, False
     held = parameter.grad
     if held is None:
-        if not parameter.flat_grad_accumulates and storage_users(flat) > 1:
+        if not parameter.flat_grad_accumulates and storage_use_count(flat) > 1:
             return None, False
         parameter.flat_grad_on_its_way = True
         return flat.detach(), False
@@ -81,13 +81,13 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     return flat.detach(), True
 
 
-def abandon(parameter: Any, held: Tensor | None) -> None:
+def restore_grad(parameter: Any, held: Tensor | None) -> None:
     """Undo `target` after a failed product: restore `.grad`, and let the next pass write to the buffer."""
     parameter.grad = held
     parameter.flat_grad_on_its_way = False
 
 
-def forget_gradients(parameters: Iterable[Tensor]) -> None:
+def zero_grad(parameters: Iterable[Tensor]) -> None:
     """Set every `.grad` to None, and clear the state of a failed backward pass."""
     for parameter in parameters:
         parameter.grad = None
@@ -105,7 +105,7 @@ def _accumulates(accumulator: Any, parameter: Any) -> bool:
         return False
 
 
-def storage_users(tensor: Tensor) -> int:
+def storage_use_count(tensor: Tensor) -> int:
     """Return the number of tensors that share the storage of `tensor`, including itself."""
     storage = tensor.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself

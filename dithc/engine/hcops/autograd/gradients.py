@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
-from dithc.engine.hcops.autograd.grad_buffer import abandon, target
+from dithc.core.logging import user_error
+from dithc.engine.hcops.autograd.grad_buffer import restore_grad, target
 from dithc.engine.hcops.backend import raw
 from dithc.engine.hcops.dispatch import dense
 
@@ -88,7 +88,7 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
     except BaseException:
         parameter, written = second.parameter, of_second[0]
         if parameter is not None and written is not None and written.data_ptr() == parameter.flat_grad.data_ptr():
-            abandon(parameter, written)  # keep the gradient, as if the second layer were a separate node
+            restore_grad(parameter, written)  # keep the gradient, as if the second layer were a separate node
         raise
     return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
 
@@ -227,7 +227,7 @@ def of_layer(
         )
     except BaseException:
         if into is not None:
-            abandon(layer.parameter, held)
+            restore_grad(layer.parameter, held)
         raise
     return written
 
@@ -239,7 +239,7 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
         return operator
     if torch.is_grad_enabled():
         got, fix = "a backward pass with create_graph=True", "choose the back end with hcops.use('reference')"
-        raise problem("second derivative of a fast operator", got=got, expected="first derivatives only", fix=fix)
+        raise user_error("second derivative of a fast operator", got=got, expected="first derivatives only", fix=fix)
     return raw(name)
 
 

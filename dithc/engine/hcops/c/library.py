@@ -9,23 +9,23 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine import native
-from dithc.engine.memory import Pool, hot_pool
+from dithc.engine.memory import Pool, output_pool
 from dithc.engine.native import call_sequences
 from dithc.engine.numa import available_bytes, ranks_on_node
 
 # Inverse share of available memory of a node that packed weights may use, for all of its ranks.
 SHARE = 4
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 
 def pool() -> "Pool | Buffers":
-    return _recording.buffers or hot_pool()
+    return _recording.buffers or output_pool()
 
 
-class Packs:
+class PackedWeights:
     """Packed weights by address, version and type of the products. Weights must change through torch only.
 
     A product first packs its weights into panels. With 128 rows, packing takes half as long as multiplying (AVX-512).
@@ -39,7 +39,7 @@ class Packs:
     def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
         """Return `packed_b` of a product with this weight, which is kept, or None without packing or memory."""
         key = weight.data_ptr(), arguments.compute
-        version = version_of(weight)
+        version = tensor_version(weight)
         if version is None:
             return None
         found = self._kept.pop(key, None)
@@ -55,7 +55,7 @@ class Packs:
         num_bytes = int(bytes_of)
         if num_bytes == 0 or not self._has_room(num_bytes):
             return None
-        packed = hot_pool().empty((num_bytes,), torch.uint8)
+        packed = output_pool().empty((num_bytes,), torch.uint8)
         library.hc_gemm_pack(context, arguments, packed.data_ptr())
         self._kept[key] = weight.detach(), version, packed
         self._num_bytes += packed.nbytes
@@ -81,7 +81,7 @@ class Packs:
         return not is_full
 
 
-def version_of(weight: Tensor) -> int | None:
+def tensor_version(weight: Tensor) -> int | None:
     """Return the number of changes through torch, or None if torch does not count them."""
     return None if weight.is_inference() else weight._version
 
@@ -89,7 +89,7 @@ def version_of(weight: Tensor) -> int | None:
 class Buffers:
     """Result memory of a `program`. Tensors re-use memory that no recorded kernel reads any more."""
 
-    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+    def __init__(self, packs: PackedWeights, memory: list[Tensor]) -> None:
         self._packs, self._memory = packs, memory
         self._free = list(self._memory)
         self._taken: list[Tensor] = []
@@ -103,7 +103,7 @@ class Buffers:
             buffer = min(fitting, key=torch.Tensor.numel)
             self._free = [other for other in self._free if other is not buffer]
         else:
-            buffer = hot_pool().empty((num_bytes,), torch.uint8)
+            buffer = output_pool().empty((num_bytes,), torch.uint8)
             self._memory.append(buffer)
         self._taken.append(buffer)
         return buffer[:num_bytes].view(dtype).view(tuple(shape))
@@ -129,7 +129,7 @@ class Buffers:
 
 
 class _Recording(threading.local):
-    now: call_sequences.Sequence | None = None
+    now: call_sequences.CallRecorder | None = None
     buffers: Buffers | None = None  # buffers of a program, or None
 
 
@@ -154,7 +154,7 @@ class sequence:  # lower case because call sites use it like a function
         if self._is_part:
             return
         assert _recording.now is None, "a sequence within a sequence"
-        _recording.now = call_sequences.Sequence(_handle())
+        _recording.now = call_sequences.CallRecorder(_handle())
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._is_part:
@@ -171,13 +171,13 @@ class program:  # lower case because call sites use it like a function
     the memory of all other tensors. Their content may change, except weights.
     """
 
-    def __init__(self, packs: Packs, memory: list[Tensor]) -> None:
+    def __init__(self, packs: PackedWeights, memory: list[Tensor]) -> None:
         """Set storage of packed weights, and memory shared with other programs."""
         self._packs, self._memory = packs, memory
 
     def __enter__(self) -> Self:
         assert _recording.now is None, "a program within a sequence"
-        _recording.now = call_sequences.Sequence(_handle())
+        _recording.now = call_sequences.CallRecorder(_handle())
         self.buffers = _recording.buffers = Buffers(self._packs, self._memory)
         return self
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.hcops.c.library import functions, pool
 from dithc.engine.hcops.checks import (
@@ -283,7 +283,7 @@ def _addresses(
 ) -> Tensor:
     """Return an array of pointers, as C reads it, to contiguous tensors of one type."""
     if like is not None and len(tensors) != len(like):
-        raise problem(
+        raise user_error(
             f"operator {op}, argument {name}", got=len(tensors), expected=len(like), fix="one for each weight"
         )
     found = [

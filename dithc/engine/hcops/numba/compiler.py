@@ -26,9 +26,9 @@ from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from dithc.core import caches as places
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # An array of fp32, or of bf16 as its bits.
@@ -56,7 +56,7 @@ LINES = min(ROWS, LANES)  # rows of A that are transposed together; ROWS is a mu
 SIXTEEN, ONE, ODD_HALF, QUIET = np.uint32(16), np.uint32(1), np.uint32(0x7FFF), np.uint32(0x40)
 
 
-class Kernel:
+class KernelEntry:
     """Loop that is compiled for the types of its arguments at first use. The log reports the seconds."""
 
     _lock = threading.RLock()
@@ -77,7 +77,7 @@ class Kernel:
         """Compile for these arguments, or load the result of an earlier process, unless already done."""
         key = tuple(argument.dtype.char for argument in arguments if isinstance(argument, np.ndarray))
         if key not in self._compiled:
-            with Kernel._lock:
+            with KernelEntry._lock:
                 self._compile(arguments)
                 self._compiled.add(key)
 
@@ -85,8 +85,8 @@ class Kernel:
         self._dispatcher(*arguments)
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
-        if not Kernel._announced:
-            Kernel._announced = True
+        if not KernelEntry._announced:
+            KernelEntry._announced = True
             place = f"kept in {CACHE_FOLDER}" if CACHE_FOLDER else "again in each process: no folder to keep them in"
             log.info("Numba compiles operators at their first use, a second or two each, %s", place)
         before, start = sum(self._dispatcher.stats.cache_misses.values()), time.perf_counter()

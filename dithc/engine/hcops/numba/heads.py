@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine.hcops.checks import CONSTANTS, fp32, rotation_of, shape_of, typed
-from dithc.engine.hcops.numba.compiler import Array, Kernel, helper, load, multiply_add, read, store, write
+from dithc.engine.hcops.numba.compiler import Array, KernelEntry, helper, load, multiply_add, read, store, write
 from dithc.engine.hcops.numba.loops import ONE, TOKENS_PER_BLOCK, ZERO, Fp32
 from dithc.engine.hcops.numba.operators import NO_FP32, add_blocks, flat, flats
 from dithc.engine.hcops.numba.threads import run
@@ -79,7 +79,7 @@ def _copy(source: Array, target: Array, start: int, count: int) -> None:
         write(target, j, read(source, j))
 
 
-@Kernel
+@KernelEntry
 def rotate_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, qkv: Array, out: Array,
@@ -109,7 +109,7 @@ def rotate_forward(
         _copy(qkv, out, first + 2 * heads * width, heads * width)
 
 
-@Kernel
+@KernelEntry
 def rotate_backward(
     begin: int, end: int, tokens: int, heads: int, width: int, eps: np.float32,
     cos: Fp32, sin: Fp32, weights: Fp32, dout: Array, qkv: Array, dqkv: Array, turned: Fp32, sums: Fp32,

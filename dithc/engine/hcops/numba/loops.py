@@ -9,7 +9,17 @@ Legend: N images, T tokens, D width; arrays are flat, fp32 or bf16, arithmetic i
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.engine.hcops.numba.compiler import Array, Kernel, helper, load, maximum, multiply_add, read, store, write
+from dithc.engine.hcops.numba.compiler import (
+    Array,
+    KernelEntry,
+    helper,
+    load,
+    maximum,
+    multiply_add,
+    read,
+    store,
+    write,
+)
 from dithc.engine.hcops.numba.scalar import exp, gelu, gelu_gradient, silu, silu_gradient, tanh
 
 Fp32 = NDArray[np.float32]
@@ -24,59 +34,59 @@ ELEMENTS_PER_BLOCK = 16384
 ADAMW_BLOCK = 1024
 
 
-@Kernel
+@KernelEntry
 def exp_forward(begin: int, end: int, x: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, exp(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def tanh_forward(begin: int, end: int, x: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, tanh(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def exp_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
     """dx = dout y."""
     for i in range(begin, end):
         store(dx, i, load(dout, i) * load(y, i))
 
 
-@Kernel
+@KernelEntry
 def tanh_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
     """dx = dout (1 - y^2)."""
     for i in range(begin, end):
         store(dx, i, load(dout, i) * multiply_add(-load(y, i), load(y, i), ONE))
 
 
-@Kernel
+@KernelEntry
 def gelu_forward(begin: int, end: int, x: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, gelu(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def gelu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> None:
     """dx = dout gelu'(x)."""
     for i in range(begin, end):
         store(dx, i, load(dout, i) * gelu_gradient(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def silu_forward(begin: int, end: int, x: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, silu(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def silu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> None:
     """dx = dout silu'(x)."""
     for i in range(begin, end):
         store(dx, i, load(dout, i) * silu_gradient(load(x, i)))
 
 
-@Kernel
+@KernelEntry
 def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> None:
     """Compute rows of out = silu(gate) value; a row of x contains `width` gates, then as many values."""
     for row in range(begin, end):
@@ -85,7 +95,7 @@ def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> No
             store(out, at + j, silu(load(x, 2 * at + j)) * load(x, 2 * at + width + j))
 
 
-@Kernel
+@KernelEntry
 def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx: Array) -> None:
     """Rows of dgate = dout value silu'(gate) and dvalue = dout silu(gate)."""
     for row in range(begin, end):
@@ -96,13 +106,13 @@ def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx:
             store(dx, 2 * at + width + j, load(dout, at + j) * silu(load(x, 2 * at + j)))
 
 
-@Kernel
+@KernelEntry
 def scale_add(begin: int, end: int, alpha: np.float32, x: Array, beta: np.float32, y: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, multiply_add(alpha, load(x, i), beta * load(y, i)))
 
 
-@Kernel
+@KernelEntry
 def scale(begin: int, end: int, alpha: np.float32, x: Array, out: Array) -> None:
     for i in range(begin, end):
         store(out, i, alpha * load(x, i))
@@ -125,7 +135,7 @@ def _sum_of_squared_deviations(x: Array, start: int, count: int, mean: np.float3
     return total
 
 
-@Kernel
+@KernelEntry
 def adaln_forward(
     begin: int, end: int, tokens: int, width: int, eps: np.float32,
     x: Array, shift: Fp32, scale: Fp32, out: Array, means: Fp32, rstds: Fp32,
@@ -164,7 +174,7 @@ def _sum_of_modulated_normalised(
     return total
 
 
-@Kernel
+@KernelEntry
 def adaln_backward(
     begin: int, end: int, tokens: int, width: int, dout: Array, x: Array, scale: Fp32, means: Fp32, rstds: Fp32,
     dstream: Array, dx: Array, dshift: Fp32, dscale: Fp32,
@@ -204,7 +214,7 @@ def adaln_backward(
                     store(dx, at + j, rstd * (modulated - a - normalised * b))
 
 
-@Kernel
+@KernelEntry
 def gate_residual_forward(
     begin: int, end: int, tokens: int, width: int, x: Array, gate: Fp32, y: Array, out: Array
 ) -> None:
@@ -215,7 +225,7 @@ def gate_residual_forward(
             store(out, at + j, multiply_add(read(gate, condition + j), load(y, at + j), load(x, at + j)))
 
 
-@Kernel
+@KernelEntry
 def gate_residual_backward(
     begin: int, end: int, tokens: int, width: int, dout: Array, gate: Fp32, y: Array, dy: Array, dgate: Fp32
 ) -> None:
@@ -234,7 +244,7 @@ def gate_residual_backward(
                 store(dy, at + j, read(gate, condition + j) * load(dout, at + j))
 
 
-@Kernel
+@KernelEntry
 def column_sums(begin: int, end: int, rows: int, width: int, x: Array, out: Fp32) -> None:
     """Blocks of rows: each block's sum over its rows in a row of out."""
     for block in range(begin, end):
@@ -247,7 +257,7 @@ def column_sums(begin: int, end: int, rows: int, width: int, x: Array, out: Fp32
                 write(out, sums + j, read(out, sums + j) + load(x, at + j))
 
 
-@Kernel
+@KernelEntry
 def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out: Fp32) -> None:
     """Compute out[group] as the sum of the group's `blocks` rows of partial, in order."""
     for group in range(begin, end):
@@ -259,7 +269,7 @@ def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out
                 write(out, at + j, read(out, at + j) + read(partial, block * width + j))
 
 
-@Kernel
+@KernelEntry
 def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_of_exps: Fp32) -> None:
     """Compute rows. `row_of_exps` has a row for each row of x, so that bf16 exponentials are rounded only once."""
     for row in range(begin, end):
@@ -282,7 +292,7 @@ def sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
     return total
 
 
-@Kernel
+@KernelEntry
 def softmax_backward(begin: int, end: int, width: int, dout: Array, y: Array, dx: Array) -> None:
     """Rows of dx = y (dout - sum(dout y))."""
     for row in range(begin, end):
@@ -301,7 +311,7 @@ def _sum_of_squared_differences(x: Array, y: Array, start: int, count: int) -> f
     return total
 
 
-@Kernel
+@KernelEntry
 def mse_forward(begin: int, end: int, width: int, x: Array, y: Array, out: NDArray[np.float64]) -> None:
     """Blocks of each row's elements: the sum of (x - y)^2."""
     blocks = (width + ELEMENTS_PER_BLOCK - 1) // ELEMENTS_PER_BLOCK
@@ -311,7 +321,7 @@ def mse_forward(begin: int, end: int, width: int, x: Array, y: Array, out: NDArr
         out[block] = _sum_of_squared_differences(x, y, row * width + first, count)
 
 
-@Kernel
+@KernelEntry
 def mse_backward(begin: int, end: int, width: int, factor: Fp32, x: Array, y: Array, dx: Array) -> None:
     """Rows of dx = factor[row] (x - y)."""
     for row in range(begin, end):
@@ -329,7 +339,7 @@ def _sum_of_squares(x: Fp32, start: int, count: int) -> float:
     return total
 
 
-@Kernel
+@KernelEntry
 def sum_of_squares(begin: int, end: int, x: Fp32, out: NDArray[np.float64]) -> None:
     """Blocks of elements: the sum of x^2."""
     for block in range(begin, end):
@@ -337,7 +347,7 @@ def sum_of_squares(begin: int, end: int, x: Fp32, out: NDArray[np.float64]) -> N
         out[block] = _sum_of_squares(x, first, min(ELEMENTS_PER_BLOCK, x.size - first))
 
 
-@Kernel
+@KernelEntry
 def patchify(
     begin: int, end: int, channels: int, patches_down: int, patches_across: int, side: int, channels_last: bool,
     to_patches: bool, image: Array, patches: Array,
@@ -361,7 +371,7 @@ def patchify(
                             write(image, at + across * side + column, read(patches, patch + inside))
 
 
-@Kernel
+@KernelEntry
 def adamw(
     begin: int, end: int, weight: Fp32, gradient: Fp32, first: Fp32, second: Fp32, ema: Fp32, shadow: NDArray[np.uint16],
     gradient_scale: np.float32, keep: np.float32, beta1: np.float32, rest1: np.float32, beta2: np.float32,

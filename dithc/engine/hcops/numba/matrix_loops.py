@@ -18,7 +18,7 @@ from dithc.engine.hcops.numba.compiler import (
     ROWS,
     Array,
     Either,
-    Kernel,
+    KernelEntry,
     add_outer_products,
     helper,
     load,
@@ -134,7 +134,7 @@ def finish(
         store(out, place + j, read(tile, at + j))
 
 
-@Kernel
+@KernelEntry
 def gemm(
     m0: int, m1: int, n0: int, n1: int, n: int, k: int, a: Either, a_row: int, a_depth: int, b: Either, b_column: int,
     b_depth: int, partial: Fp32, accumulate: bool, out: Either, before: Either, gelu_at: Either, residual: Either,
@@ -184,7 +184,7 @@ def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: n
         write(scores, at + j, exp(multiply_add(factor, read(scores, at + j), -shift)))
 
 
-@Kernel
+@KernelEntry
 def attention_forward(
     begin: int, end: int, tokens: int, heads: int, width: int, qkv: Array, out: Array, lse: Fp32
 ) -> None:
@@ -223,7 +223,7 @@ def attention_forward(
                     store(out, at + j, read(mixed, i * values + j) * inverse)
 
 
-@Kernel
+@KernelEntry
 def attention_backward(
     begin: int, end: int, tokens: int, heads: int, width: int, dout: Array, qkv: Array, out: Array, lse: Fp32, dqkv: Array
 ) -> None:  # fmt: skip

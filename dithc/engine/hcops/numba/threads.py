@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dithc.engine.hcops.numba.compiler import Kernel
+from dithc.engine.hcops.numba.compiler import KernelEntry
 
 # A smaller number of elements does not justify a hand-over to another thread, which takes about 30 microseconds.
 ELEMENTS_PER_THREAD = 65536
@@ -66,7 +66,7 @@ def spread(parts: Sequence[Callable[[], None]]) -> None:
         other.result()
 
 
-def run(kernel: Kernel, count: int, *arguments: Any, elements: int, step: int = 1) -> None:
+def run(kernel: KernelEntry, count: int, *arguments: Any, elements: int, step: int = 1) -> None:
     """Call kernel(begin, end, *arguments) over 0 to `count`, cut among threads at multiples of `step`."""
     if count == 0:
         return

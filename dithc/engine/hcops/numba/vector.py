@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dithc.engine.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_of, samples_of, shape_of, typed
 from dithc.engine.hcops.numba import loops
-from dithc.engine.hcops.numba.compiler import Kernel
+from dithc.engine.hcops.numba.compiler import KernelEntry
 from dithc.engine.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
 from dithc.engine.hcops.numba.operators import NO_BF16, NO_FP32, flat, flats
 from dithc.engine.hcops.numba.threads import num_threads, run, spread
@@ -29,17 +29,17 @@ ELEMENTS_PER_CUT = 4096
 FUNCTIONS = ("exp", "tanh", "gelu", "silu")
 
 
-def _elements(kernel: Kernel, count: int, *arguments: Any) -> None:
+def _elements(kernel: KernelEntry, count: int, *arguments: Any) -> None:
     run(kernel, count, *arguments, elements=count, step=ELEMENTS_PER_CUT)
 
 
-def _map(op: str, kernel: Kernel, x: Tensor) -> Tensor:
+def _map(op: str, kernel: KernelEntry, x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     _elements(kernel, x.numel(), *flats(op, x=x, out=out))
     return out
 
 
-def _map_backward(op: str, kernel: Kernel, dy: Tensor, x: Tensor) -> Tensor:
+def _map_backward(op: str, kernel: KernelEntry, dy: Tensor, x: Tensor) -> Tensor:
     shape_of(op, "dy", dy, x.shape)
     dx = torch.empty_like(x)
     _elements(kernel, x.numel(), *flats(op, dy=dy, x=x, dx=dx))

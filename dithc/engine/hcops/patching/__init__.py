@@ -15,6 +15,6 @@ Invariants:
 Extending: add a function with torch's arguments to `operators.py`, and its entry to `OPERATORS`.
 """
 
-from dithc.engine.hcops.patching.hooks import Patched, patch, unpatch
+from dithc.engine.hcops.patching.hooks import PatchedModel, patch, unpatch
 
-__all__ = ["Patched", "patch", "unpatch"]
+__all__ = ["PatchedModel", "patch", "unpatch"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.hcops.backend import raw, say_default
 from dithc.engine.hcops.c import library, vector
@@ -135,7 +135,7 @@ def _by_torch(function: Torch, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple
 def _first_derivative() -> None:
     if torch.is_grad_enabled():
         got, expected = "a backward pass with create_graph=True", "first derivatives only"
-        raise problem(
+        raise user_error(
             "second derivative in a patched model", got=got, expected=expected, fix="hcops.unpatch the model first"
         )
 

@@ -1,6 +1,6 @@
 """Choice between kernels and torch for a call: measured once per operator, shape and type, and stored in a file.
 
-The file is next to the tuning of the matrix products, and valid for the same `tuning.Key` and version of torch.
+The file is next to the tuning of the matrix products, and valid for the same `tuning.TuningKey` and version of torch.
 """
 
 import json
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dithc.core.artifacts import atomic_write
-from dithc.core.logging import logger
+from dithc.core.logging import get_logger
 from dithc.engine.hcops import tuning
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 FORMAT = 1
 LEAST_ROUNDS, MOST_ROUNDS = 3, 25  # alternating rounds, after one warm-up call of each
@@ -28,14 +28,14 @@ ENDING = "-patch.json"
 Contender = Callable[[], Tensor]
 
 
-class Ratio(NamedTuple):
+class AutotuneResult(NamedTuple):
     """Shortest time of the kernels divided by torch's, and whether the gain exceeds the margin of a tuning."""
 
     ratio: float
     is_faster: bool
 
 
-def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> Ratio:
+def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> AutotuneResult:
     """Time `theirs` (torch) and `ours` alternately: forward, and backward to the leaves `inputs` if there are any."""
     times: list[tuple[float, float]] = []
     # exclude tensors saved here from outer counting hooks
@@ -45,7 +45,7 @@ def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> R
             times.append((_seconds(theirs, inputs), _seconds(ours, inputs)))
     of_theirs, of_ours = zip(*times, strict=True)
     ratio = min(of_ours) / min(of_theirs)
-    return Ratio(ratio, ratio <= 1 - tuning.MARGIN)
+    return AutotuneResult(ratio, ratio <= 1 - tuning.MARGIN)
 
 
 def _seconds(contender: Contender, inputs: tuple[Tensor, ...]) -> float:
@@ -64,17 +64,17 @@ def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class Kept:
+class AutotuneCache:
     """Measured ratios of this machine by a text that describes the call; read once, written when they grow."""
 
     def __init__(self) -> None:
-        self._ratios: dict[int, dict[str, Ratio]] = {}
+        self._ratios: dict[int, dict[str, AutotuneResult]] = {}
 
-    def get(self, words: str) -> Ratio | None:
+    def get(self, words: str) -> AutotuneResult | None:
         """Return the ratio of a call if it was measured."""
         return self._of_threads().get(words)
 
-    def add(self, words: str, ratio: Ratio) -> None:
+    def add(self, words: str, ratio: AutotuneResult) -> None:
         """Store a ratio in the process and, unless DITHC_TUNING disables it, in the file."""
         ratios = self._of_threads()
         ratios[words] = ratio
@@ -87,7 +87,7 @@ class Kept:
             except OSError as error:
                 log.warning(f"cannot store the measurements of patched models: {error}")
 
-    def _of_threads(self) -> dict[str, Ratio]:
+    def _of_threads(self) -> dict[str, AutotuneResult]:
         threads = torch.get_num_threads()
         if threads not in self._ratios:
             self._ratios[threads] = _load(_path())
@@ -100,7 +100,7 @@ def _path() -> Path | None:
 
 
 @cache
-def _machine(threads: int) -> tuning.Key:
+def _machine(threads: int) -> tuning.TuningKey:
     found = tuning.this_machine()
     assert found.threads == threads
     return found
@@ -112,7 +112,7 @@ def _key() -> dict[str, object]:
     return plain
 
 
-def _load(path: Path | None) -> dict[str, Ratio]:
+def _load(path: Path | None) -> dict[str, AutotuneResult]:
     """Return the ratios in a file. If it is damaged or of another machine or torch, warn and return none."""
     try:
         if path is None or not path.exists():
@@ -120,7 +120,9 @@ def _load(path: Path | None) -> dict[str, Ratio]:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT or content["key"] != _key():
             raise ValueError("it belongs to another machine, torch or version")
-        return {words: Ratio(float(ratio), bool(faster)) for words, (ratio, faster) in content["calls"].items()}
+        return {
+            words: AutotuneResult(float(ratio), bool(faster)) for words, (ratio, faster) in content["calls"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s cannot be used (%s: %s); its calls are measured again", path, type(error).__name__, error)
         return {}

@@ -18,7 +18,7 @@ TRIAL_ROWS = 3
 TOLERANCE = 1e-5  # for numbers near 1, in fp32
 
 
-class ByHand:
+class PatchedRmsNorm:
     """Forward pass of a patched module as one call that modes of torch intercept, with the number of `eps_of`."""
 
     def __init__(self, module: nn.Module, eps: float) -> None:
@@ -41,7 +41,7 @@ class ByHand:
         return out
 
 
-def rms_norm_by_hand(x: Tensor, weight: Tensor, norm: ByHand) -> Tensor:
+def rms_norm_by_hand(x: Tensor, weight: Tensor, norm: PatchedRmsNorm) -> Tensor:
     """Normalize x (..., D) over D and multiply by weight. Modes of torch intercept this function."""
     return norm.compute(x, weight)
 
@@ -60,7 +60,7 @@ def eps_of(module: nn.Module) -> float | None:
 
 def _computes(module: nn.Module, eps: float, width: int) -> bool:
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
-    weight, norm = draw(width), ByHand(module, eps)
+    weight, norm = draw(width), PatchedRmsNorm(module, eps)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for scale in (1.0, eps**0.5):  # eps is negligible, then as large as the squares
             x = scale * draw(TRIAL_ROWS, width)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dithc.engine.hcops.patching.autotune import Kept, Ratio, measure
+from dithc.engine.hcops.patching.autotune import AutotuneCache, AutotuneResult, measure
 from dithc.engine.hcops.patching.operators import OPERATORS, Call, autocast_type, obstacle, serve, unseen
 from dithc.engine.native import contexts
 
-KEPT = Kept()
+KEPT = AutotuneCache()
 """Measured ratios of this process."""
 
 
 @dataclass
-class Row:
+class CallStats:
     """Row of the table: calls of one operator, shape and type, with the modules that make them.
 
     `dtype` is the type of the first tensor, and autocast's type. `ratio` is the time of the kernels divided by torch's,
@@ -34,10 +34,10 @@ class Row:
 
 
 @dataclass
-class Calls:
+class CallTable:
     """Rows of a patched model by the properties that decide the choice."""
 
-    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    rows: dict[tuple[Any, ...], CallStats] = field(default_factory=dict)
     always: bool = False
 
     def serves(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any, module: str) -> bool:
@@ -51,28 +51,28 @@ class Calls:
 
     def leave(self, op: str, reason: str, module: str) -> None:
         """Add a row for a call that torch runs without inspection of its tensors."""
-        row = self.rows.setdefault((op, reason), Row(op, "", "", served=False, ratio=None, why=reason))
+        row = self.rows.setdefault((op, reason), CallStats(op, "", "", served=False, ratio=None, why=reason))
         row.modules.setdefault(module)
 
-    def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Row:
+    def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> CallStats:
         shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
         described = (call.op, shape, _types_of(call))
         if (reason := obstacle(call)) is not None:
-            return Row(*described, served=False, ratio=None, why=reason)
+            return CallStats(*described, served=False, ratio=None, why=reason)
         if self.always:
-            return Row(*described, served=True, ratio=None, why="requested, unmeasured")
+            return CallStats(*described, served=True, ratio=None, why="requested, unmeasured")
         words = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
         if (ratio := KEPT.get(words)) is None:
             ratio = _measure(torch_call, args, kwargs)
             KEPT.add(words, ratio)
         why = "faster" if ratio.is_faster else "not clearly faster than torch"
-        return Row(*described, served=ratio.is_faster, ratio=ratio.ratio, why=why)
+        return CallStats(*described, served=ratio.is_faster, ratio=ratio.ratio, why=why)
 
 
-class Serving(TorchFunctionMode):
+class DispatchMode(TorchFunctionMode):
     """Mode that lets the kernels serve torch calls if they are faster. It is disabled inside a call."""
 
-    def __init__(self, calls: Calls, where: Callable[[], str]) -> None:
+    def __init__(self, calls: CallTable, where: Callable[[], str]) -> None:
         super().__init__()
         self._calls, self._where = calls, where
 
@@ -114,7 +114,7 @@ def _types_of(call: Call) -> str:
     return name if autocast is None else f"{name}, autocast {str(autocast).removeprefix('torch.')}"
 
 
-def _measure(torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Ratio:
+def _measure(torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> AutotuneResult:
     """Time both implementations with the tensors of the call as separate leaves."""
     leaves: list[Tensor] = []
 

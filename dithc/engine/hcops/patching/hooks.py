@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from dithc.core.logging import logger, problem
-from dithc.engine.hcops.patching.custom_rmsnorm import ByHand, eps_of
-from dithc.engine.hcops.patching.dispatch_mode import Calls, Row, Serving
+from dithc.core.logging import get_logger, user_error
+from dithc.engine.hcops.patching.custom_rmsnorm import PatchedRmsNorm, eps_of
+from dithc.engine.hcops.patching.dispatch_mode import CallStats, CallTable, DispatchMode
 from dithc.engine.hcops.patching.optimizer import release, take
 from dithc.engine.native import contexts
 
-log = logger(__name__)
+log = get_logger(__name__)
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment variables that set how torch's threads wait for work. The OpenMP runtime reads them at torch's import."""
@@ -23,13 +23,13 @@ Threads = Literal["torch", "own"]
 HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
 
 
-class Patched:
+class PatchedModel:
     """The given model with calls served by HCOps, and its optimizer or None; `str` returns the table."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: Calls) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, calls: CallTable) -> None:
         self.model, self.optimizer, self._calls = model, optimizer, calls
 
-    def table(self) -> list[Row]:
+    def table(self) -> list[CallStats]:
         """Return a row for each operator, shape and type that the model has called so far."""
         return list(self._calls.rows.values())
 
@@ -47,7 +47,7 @@ def patch(
     *,
     always: bool = False,
     threads: Threads = "torch",
-) -> Patched:
+) -> PatchedModel:
     """Serve a model's calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention by HCOps.
 
     The first call of an operator, shape and type is measured against torch, forward and backward. HCOps then serves it
@@ -71,27 +71,27 @@ def patch(
     """
     if threads not in get_args(Threads):
         got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
-        raise problem("hcops.patch, argument threads", got=got, expected=expected, fix="give one of these")
+        raise user_error("hcops.patch, argument threads", got=got, expected=expected, fix="give one of these")
     if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
-        raise problem(
+        raise user_error(
             "hcops.patch", got="a model that is patched", expected="one that is not", fix="hcops.unpatch first"
         )
     if optimizer is not None:
         take(optimizer)
-    opened = _open(Calls(always=always), threads)
+    opened = _open(CallTable(always=always), threads)
     for name, module in model.named_modules():
         if module is model or next(module.children(), None) is not None:
             module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
             module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
         elif (eps := eps_of(module)) is not None:
-            module.forward = ByHand(module, eps)
-    return Patched(model, optimizer, opened.calls)
+            module.forward = PatchedRmsNorm(module, eps)
+    return PatchedModel(model, optimizer, opened.calls)
 
 
 def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Undo `patch`, also for a copy of a patched model. Later results equal the results before the patch bit for bit."""
     for module in model.modules():
-        if isinstance(module.__dict__.get("forward"), ByHand):
+        if isinstance(module.__dict__.get("forward"), PatchedRmsNorm):
             del module.forward
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number, hook in list(hooks.items()):
@@ -106,10 +106,10 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
 class _Opened(threading.local):
     """Mode of a patched model, active in this thread while one of its modules runs. Copies share it."""
 
-    def __init__(self, calls: Calls, threads: Threads) -> None:
+    def __init__(self, calls: CallTable, threads: Threads) -> None:
         self.calls, self._threads = calls, threads
         self._stack: list[tuple[nn.Module, str]] = []
-        self._mode: Serving | None = None
+        self._mode: DispatchMode | None = None
         self._said = False
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class _Opened(threading.local):
             self.close()
         self._stack.append((module, name))
         if self._mode is None:
-            self._mode = Serving(self.calls, self.where)
+            self._mode = DispatchMode(self.calls, self.where)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, *, is_root: bool) -> None:
@@ -147,10 +147,10 @@ class _Opened(threading.local):
 
     def __reduce__(self) -> Any:
         """Store the patch without measured rows."""
-        return _open, (Calls(always=self.calls.always), self._threads)
+        return _open, (CallTable(always=self.calls.always), self._threads)
 
 
-def _open(calls: Calls, threads: Threads) -> _Opened:
+def _open(calls: CallTable, threads: Threads) -> _Opened:
     """Create the mode. The kernels use torch's threads until the last module that refers to it is removed or unpatched."""
     opened = _Opened(calls, threads)
     refusal = contexts.borrow() if threads == "torch" else "requested"
@@ -194,14 +194,14 @@ def _say_how_threads_wait() -> None:
         )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CallStats) -> tuple[str, ...]:
     first, *others = row.modules
     modules = f"{first or '(model)'}{f' and {len(others)} more' if others else ''}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     return row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules
 
 
-def _in_words(calls: Calls) -> str:
+def _in_words(calls: CallTable) -> str:
     """Return one line with the share of served calls per operator, and the reasons for the others."""
     rows = list(calls.rows.values())
     kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)

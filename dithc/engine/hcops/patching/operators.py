@@ -19,7 +19,7 @@ from dithc.engine.hcops.checks import TYPES
 from dithc.engine.hcops.dispatch import PLAIN
 from dithc.engine.hcops.kernel_registry import FAST
 from dithc.engine.hcops.patching import autograd_functions
-from dithc.engine.hcops.patching.custom_rmsnorm import ByHand, rms_norm_by_hand
+from dithc.engine.hcops.patching.custom_rmsnorm import PatchedRmsNorm, rms_norm_by_hand
 
 
 class Call(NamedTuple):
@@ -33,7 +33,7 @@ class Call(NamedTuple):
     tensors: tuple[Tensor | None, ...]
     settings: tuple[Any, ...] = ()
     refusal: str | None = None
-    by_hand: ByHand | None = None
+    by_hand: PatchedRmsNorm | None = None
 
 
 NO_FIT = "shapes that do not go together"
@@ -73,7 +73,7 @@ def rms_norm(
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight) or _layout(input))
 
 
-def of_module(input: Tensor, weight: Tensor, norm: ByHand) -> Call:
+def of_module(input: Tensor, weight: Tensor, norm: PatchedRmsNorm) -> Call:
     """Describe an RMSNorm by hand. Each of its operations rounds bf16; the kernel rounds once."""
     call = rms_norm(input, tuple(weight.shape), weight, norm.eps)
     differ = "types that differ" if input.dtype is not weight.dtype else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw as torch_adamw
 
-from dithc.core.logging import problem
+from dithc.core.logging import user_error
 from dithc.engine.hcops import optimizer as operators
 
 _HANDLES = "_hcops_handles"
@@ -23,10 +23,10 @@ def take(optimizer: torch.optim.Optimizer) -> None:
     """
     if type(optimizer) is not torch.optim.AdamW:
         fix = "give a torch.optim.AdamW, or leave it out"
-        raise problem("hcops.patch, argument optimizer", got=type(optimizer), expected=torch.optim.AdamW, fix=fix)
+        raise user_error("hcops.patch, argument optimizer", got=type(optimizer), expected=torch.optim.AdamW, fix=fix)
     if hasattr(optimizer, _HANDLES):
         got, fix = "an optimizer that is patched", "hcops.unpatch it first"
-        raise problem("hcops.patch, argument optimizer", got=got, expected="one that is not", fix=fix)
+        raise user_error("hcops.patch, argument optimizer", got=got, expected="one that is not", fix=fix)
     hidden: list[tuple[Tensor, Tensor]] = []
     handles = (
         optimizer.register_step_pre_hook(lambda one, args, kwargs: _update(one, hidden, args, kwargs)),

@@ -1,15 +1,24 @@
 """Selection of degrees by the predicted seconds of a complete job.
 
-Contents: `Rates` (with `Link`s within and between nodes) are `measured` on the ranks or `described` for a machine.
-`Costs` are the formulas, `search` orders all valid degrees and explains rejected ones, `least` returns the best.
-Invariants: everything except `measured` is pure. Ranks agree on measured rates, and the first rank sends the choice. A
-ring, which rounds differently, is chosen only if it saves more than 10%.
-Extending: a partition is a field of `Degrees`, with seconds in `cost_model.py` and limits in `degrees.py`. A rate is a field
-of `Rates`, measured in `calibration.py` and described by `dithc simulate --sample`.
+Contents: `MachineRates` (with `LinkModel`s within and between nodes) are `measure_rates` on the ranks or `rates_from_description`
+for a machine. `CostModel` are the formulas, `search` orders all valid degrees and explains rejected ones, `best_degrees` returns
+the best. Invariants: everything except `measure_rates` is pure. Ranks agree on measured rates, and the first rank sends the
+choice. A ring, which rounds differently, is chosen only if it saves more than 10%.
+Extending: a partition is a field of `ParallelDegrees`, with seconds in `cost_model.py` and limits in `degrees.py`. A rate is a
+field of `MachineRates`, measured in `calibration.py` and described by `dithc simulate --sample`.
 """
 
-from dithc.sample.parallel.planner.calibration import measured
-from dithc.sample.parallel.planner.cost_model import Costs, Link, Rates, described
-from dithc.sample.parallel.planner.search import Chosen, choose, least
+from dithc.sample.parallel.planner.calibration import measure_rates
+from dithc.sample.parallel.planner.cost_model import CostModel, LinkModel, MachineRates, rates_from_description
+from dithc.sample.parallel.planner.search import PlanResult, best_degrees, rank_degrees
 
-__all__ = ["Chosen", "Costs", "Link", "Rates", "choose", "described", "least", "measured"]
+__all__ = [
+    "CostModel",
+    "LinkModel",
+    "MachineRates",
+    "PlanResult",
+    "best_degrees",
+    "measure_rates",
+    "rank_degrees",
+    "rates_from_description",
+]

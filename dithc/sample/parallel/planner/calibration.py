@@ -17,13 +17,13 @@ from dithc.engine.comm import Group
 from dithc.engine.hcops import sharded_ops
 from dithc.engine.hcops import token_shard as part
 from dithc.model import DiT
-from dithc.sample.parallel.attention import Apart, SharedKeys
-from dithc.sample.parallel.block_cache import Blocks
-from dithc.sample.parallel.degrees import Work
-from dithc.sample.parallel.parallel_denoiser import Denoiser
+from dithc.sample.parallel.attention import Apart, SharedMemoryAttention
+from dithc.sample.parallel.block_cache import BlockStack
+from dithc.sample.parallel.degrees import SamplingWork
+from dithc.sample.parallel.parallel_denoiser import ParallelDenoiser
 from dithc.sample.parallel.pipefusion import rotated_from
-from dithc.sample.parallel.planner.cost_model import NOMINAL, Link, Rates
-from dithc.sample.parallel.rank_set import Ranks, cut
+from dithc.sample.parallel.planner.cost_model import NOMINAL, LinkModel, MachineRates
+from dithc.sample.parallel.rank_set import RankSet, cut
 
 MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
 ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5
@@ -47,15 +47,15 @@ UNMEASURED: dict[str, Any] = {
 Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
-def measured(
+def measure_rates(
     model: DiT | None,
     group: Group,
     *,
-    work: Work,
+    work: SamplingWork,
     bf16: bool = False,
     decode: Callable[[], float] | None = None,
     nodes: Sequence[Sequence[int]],
-) -> Rates:
+) -> MachineRates:
     """Return the measured rates of the connected ranks; collective, equal on all.
 
     `model` is in evaluation mode, `nodes` the ranks of each node. `decode` decodes a part of an image and returns the
@@ -80,13 +80,13 @@ def measured(
     return _agreed([UNMEASURED | one for one in group.gather_objects(found)], work)
 
 
-def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: Work, model: DiT | None) -> dict[str, Any]:
+def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: SamplingWork, model: DiT | None) -> dict[str, Any]:
     """Measure a barrier, and messages within a node and between some nodes, with all ranks active."""
     found: dict[str, Any] = {}
     for name, parts in (("inside", nodes), ("between", _across(nodes))):
         made = group.part(parts)
         mine = next((part for part in parts if group.rank in part), [group.rank])
-        ranks = Ranks(mine.index(group.rank), len(mine), made)
+        ranks = RankSet(mine.index(group.rank), len(mine), made)
         group.barrier()
         if ranks.size > 1:
             found[name] = _link(ranks)
@@ -102,7 +102,7 @@ def _across(nodes: Sequence[Sequence[int]]) -> list[list[int]]:
     return [list(part) for these in some for part in zip(*these, strict=False)] if len(nodes) > 1 else []
 
 
-def _link(ranks: Ranks) -> tuple[float, float]:
+def _link(ranks: RankSet) -> tuple[float, float]:
     """Return (seconds, seconds per byte) of the slower of two patterns: a ring step, and an all-to-all exchange."""
 
     def passed(size: int) -> None:
@@ -122,7 +122,7 @@ def _link(ranks: Ranks) -> tuple[float, float]:
     return latency, byte
 
 
-def _hidden(ranks: Ranks) -> float:
+def _hidden(ranks: RankSet) -> float:
     """Return the share of a message hidden behind computing."""
     x = torch.zeros(MATRIX, MATRIX)
     block = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
@@ -142,9 +142,9 @@ def _hidden(ranks: Ranks) -> float:
     return min(1.0, max(0.0, 1 - (_middle(both) - _middle(computed)) / message))
 
 
-def _meeting(ranks: Ranks, work: Work) -> float:
+def _meeting(ranks: RankSet, work: SamplingWork) -> float:
     """Return the seconds of a barrier: attention to one token per rank."""
-    over = SharedKeys(ranks, cut(ranks.size, ranks.size))
+    over = SharedMemoryAttention(ranks, cut(ranks.size, ranks.size))
     qkv = torch.zeros(1, 1, 3 * work.width)
     return _middle(lambda: over.attention(qkv, work.heads))
 
@@ -159,18 +159,18 @@ def _middle(action: Callable[[], Any]) -> float:
     return median(seconds)
 
 
-def _agreed(each: Sequence[dict[str, Any]], work: Work) -> Rates:
+def _agreed(each: Sequence[dict[str, Any]], work: SamplingWork) -> MachineRates:
     """Return rates from the slowest measurement of all ranks."""
 
     def slowest(name: str) -> float:
         return float(max(one[name] for one in each))
 
-    def link(name: str) -> Link | None:
+    def link(name: str) -> LinkModel | None:
         known = [one[name] for one in each if one[name] is not None]
         if not known:
             return None
         byte = max(byte for _, byte in known)
-        return Link(latency=max(latency for latency, _ in known), bandwidth=1 / byte if byte > 0 else float("inf"))
+        return LinkModel(latency=max(latency for latency, _ in known), bandwidth=1 / byte if byte > 0 else float("inf"))
 
     rates: dict[str, Any] = {"flops": NOMINAL.flops}
     if work.heads and slowest("long") > 0:
@@ -182,7 +182,7 @@ def _agreed(each: Sequence[dict[str, Any]], work: Work) -> Rates:
         fixed = slowest("long") - slope * long
         linear = work.linear_flops / (work.row_flops - work.uncut_flops)
         rates = {"flops": token / slope, "half_tokens": fixed / slope / linear}
-    return Rates(
+    return MachineRates(
         **rates,
         inside=link("inside"),
         between=link("between"),
@@ -198,7 +198,7 @@ def _agreed(each: Sequence[dict[str, Any]], work: Work) -> Rates:
 
 
 def _crowding(each: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]:
-    """Return `Rates.crowding`; fewer active ranks are never slower, also if a measurement was disturbed."""
+    """Return `MachineRates.crowding`; fewer active ranks are never slower, also if a measurement was disturbed."""
     seconds = {ranks: max(one["crowded"].get(ranks, 0.0) for one in each) for one in each for ranks in one["crowded"]}
     found: list[tuple[int, float]] = []
     for ranks in sorted(seconds, reverse=True):
@@ -207,7 +207,7 @@ def _crowding(each: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]:
     return found
 
 
-def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
+def computing(model: DiT, work: SamplingWork, *, bf16: bool) -> dict[str, float]:
     """Return seconds of blocks and calls by name.
 
     `long` and `short` are the seconds of a block with a long and a short strip of one image. `leaving` is the extra
@@ -225,7 +225,7 @@ def computing(model: DiT, work: Work, *, bf16: bool) -> dict[str, float]:
     return found | {"call": _ends(model, work, found["long"], bf16=bf16)}
 
 
-def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
+def crowds(model: DiT, work: SamplingWork, group: Group, *, place: int, most: int, bf16: bool) -> dict[int, float]:
     """Return seconds of a block by the active first ranks per node, of at most `most`; `place` is this rank's index."""
     found = {}
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
@@ -237,13 +237,13 @@ def crowds(model: DiT, work: Work, group: Group, *, place: int, most: int, bf16:
     return found
 
 
-def strips(work: Work) -> tuple[int, int]:
+def strips(work: SamplingWork) -> tuple[int, int]:
     """Return the tokens of a long and a short strip."""
     long = min(work.tokens, MOST_TOKENS)
     return long, max(1, long // PART)
 
 
-def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: bool = True) -> Timed:
+def _block(model: DiT, blocks: BlockStack, work: SamplingWork, tokens: int, *, in_sequence: bool = True) -> Timed:
     @contextmanager
     def entered() -> Iterator[Callable[[], object]]:
         with part.part_of(work.tokens, over), rotated_from(model, slice(0, tokens)):
@@ -255,13 +255,13 @@ def _block(model: DiT, blocks: Blocks, work: Work, tokens: int, *, in_sequence: 
     return entered
 
 
-def _ends(model: DiT, work: Work, block: float, *, bf16: bool) -> float:
+def _ends(model: DiT, work: SamplingWork, block: float, *, bf16: bool) -> float:
     """Return seconds of a call outside of blocks; 0 if a call takes too long to measure."""
     if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0
     config = model.config
     x, y = torch.zeros(1, config.in_channels, *config.size), torch.zeros(1, dtype=torch.long)
-    denoiser = Denoiser(model, bf16=bf16)
+    denoiser = ParallelDenoiser(model, bf16=bf16)
     (whole,) = _typical([lambda: nullcontext(lambda: denoiser(x, torch.zeros(1), y))])
     return max(0.0, whole - work.depth * block)
 

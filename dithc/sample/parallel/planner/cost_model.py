@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dithc.engine.hardware import Machine
-from dithc.sample.parallel.degrees import Degrees, Work
+from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork
 
 FP32_BYTES, NANO = 4, 1e-9
 # fp32 values that are read or written per value that a ring combines; a copy reads one and writes one.
@@ -26,7 +26,7 @@ ULYSSES_COPIES, RING_COPIES = 8, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class LinkModel:
     """Cost of an exchange with all ranks of a node active: latency in seconds, bandwidth in bytes/s sent and received."""
 
     latency: float
@@ -37,7 +37,7 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class MachineRates:
     """Rates of ranks and links.
 
     Attributes:
@@ -57,8 +57,8 @@ class Rates:
 
     flops: float
     half_tokens: float = 0.0
-    inside: Link | None
-    between: Link | None
+    inside: LinkModel | None
+    between: LinkModel | None
     copying: float
     meeting: float = 0.0
     leaving: float = 0.0
@@ -77,11 +77,11 @@ class Rates:
 
 
 # Rates for checks of validity rather than time: a rank with some cores of a current server.
-NOMINAL = Rates(
+NOMINAL = MachineRates(
     flops=1e12,
     half_tokens=16,
-    inside=Link(latency=20e-6, bandwidth=4e9),
-    between=Link(latency=50e-6, bandwidth=2e9),
+    inside=LinkModel(latency=20e-6, bandwidth=4e9),
+    between=LinkModel(latency=50e-6, bandwidth=2e9),
     copying=10e9,
     meeting=10e-6,
     leaving=250e-6,
@@ -91,7 +91,9 @@ NOMINAL = Rates(
 MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a description is available
 
 
-def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any) -> Rates:
+def rates_from_description(
+    machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any
+) -> MachineRates:
     """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
 
     `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
@@ -102,18 +104,18 @@ def described(machine: Machine, *, ranks_a_node: int, bandwidth: float | None = 
     latency = (network.latency_ns + 2 * network.overhead_ns) * NANO
     near = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
     given: dict[str, Any] = {
-        "inside": Link(latency=network.memory_latency_ns * NANO, bandwidth=near),
-        "between": Link(latency=latency, bandwidth=bandwidth or 1 / far),
+        "inside": LinkModel(latency=network.memory_latency_ns * NANO, bandwidth=near),
+        "between": LinkModel(latency=latency, bandwidth=bandwidth or 1 / far),
         "copying": network.rank_memory_bandwidth or network.memory_bandwidth,
         "meeting": MEETING_SECONDS,
         "leaving": LEAVING_SECONDS,
         "source": f"described: {machine.model_name}",
     }
-    return Rates(**(given | more))
+    return MachineRates(**(given | more))
 
 
 @dataclass(frozen=True)
-class Seconds:
+class PredictedTime:
     """Seconds of a call: computing time of a rank, and communication time in addition."""
 
     computing: float
@@ -125,20 +127,20 @@ class Seconds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs:
+class CostModel:
     """Predicted seconds of some work on equal ranks."""
 
-    work: Work
-    rates: Rates
+    work: SamplingWork
+    rates: MachineRates
     ranks: int
     ranks_a_node: int
     _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
-    def call(self, degrees: Degrees, rows: int) -> Seconds:
+    def call(self, degrees: ParallelDegrees, rows: int) -> PredictedTime:
         """Return the seconds of a network call with these rows, of both branches and all windows."""
         work, rates = self.work, self.rates
         if work.heads == 0:
-            return Seconds(0.0, 0.0)
+            return PredictedTime(0.0, 0.0)
         n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
         t = -(-work.tokens // degrees.tokens)
         if work.patches:
@@ -148,9 +150,9 @@ class Costs:
         products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
         computing = products + attention + n * work.uncut_flops / degrees.shared / rates.flops
         exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
-        return Seconds(computing + rates.call, exchange)
+        return PredictedTime(computing + rates.call, exchange)
 
-    def _staged(self, degrees: Degrees, n: int, rows: int) -> Seconds:
+    def _staged(self, degrees: ParallelDegrees, n: int, rows: int) -> PredictedTime:
         """Return `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
         work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
         row = (n, 1) if degrees.stages > 1 else (1, n)  # number of consecutive units, and rows of each
@@ -163,9 +165,9 @@ class Costs:
         if degrees.stages > 1:
             output = n * work.tokens * work.numbers * FP32_BYTES
             exchange += (degrees.stages - 1).bit_length() * self._link(degrees.stages).seconds(output)
-        return Seconds(computing, exchange)
+        return PredictedTime(computing, exchange)
 
-    def _through(self, stages: int, units: int, n: int, t: int) -> Seconds:
+    def _through(self, stages: int, units: int, n: int, t: int) -> PredictedTime:
         """Return the seconds of `units` units of n rows of t tokens in the pipeline, including fill and stalls."""
         work, rates = self.work, self.rates
         deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
@@ -173,35 +175,37 @@ class Costs:
         flops = n * (products + share * work.attention_flops + work.uncut_flops)
         one, turns = deepest * flops / rates.flops, units + stages - 1
         if stages == 1:
-            return Seconds(units * one, 0.0)
+            return PredictedTime(units * one, 0.0)
         message = self._link(stages).seconds(n * t * work.width * FP32_BYTES)
         exposed = message - rates.hidden * min(message, one)
-        return Seconds(turns * one, (stages - 1) * message + (units - 1) * exposed)
+        return PredictedTime(turns * one, (stages - 1) * message + (units - 1) * exposed)
 
-    def job(self, degrees: Degrees) -> Seconds:
+    def job(self, degrees: ParallelDegrees) -> PredictedTime:
         """Return the seconds until the busiest group has generated its shards."""
         groups = min(self.ranks // degrees.size, len(self.work.shards))
         crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
         of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
-        busiest = Seconds(0.0, 0.0)
+        busiest = PredictedTime(0.0, 0.0)
         for shards in self._dealt(groups):
             computing = crowded * sum(count * of_shard[images].computing for images, count in shards.items())
             exchange = sum(count * of_shard[images].exchange for images, count in shards.items())
-            busiest = max(busiest, Seconds(computing, exchange), key=lambda seconds: seconds.whole)
+            busiest = max(busiest, PredictedTime(computing, exchange), key=lambda seconds: seconds.whole)
         return busiest
 
     @cached_property
     def alone(self) -> float:
         """Seconds on one rank while the other ranks are idle."""
-        whole = sum(self._shard(Degrees(), images).whole * count for images, count in Counter(self.work.shards).items())
+        whole = sum(
+            self._shard(ParallelDegrees(), images).whole * count for images, count in Counter(self.work.shards).items()
+        )
         return self.rates.crowded(1) * whole
 
-    def knows(self, degrees: Degrees) -> bool:
+    def knows(self, degrees: ParallelDegrees) -> bool:
         """Return whether the required link rates are available."""
         spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
-    def _shard(self, degrees: Degrees, images: int) -> Seconds:
+    def _shard(self, degrees: ParallelDegrees, images: int) -> PredictedTime:
         """Return the seconds of a group for a shard with this number of images."""
         work = self.work
         computing = exchange = 0.0
@@ -216,7 +220,7 @@ class Costs:
             together = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
             decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
             computing += times * decoded * self.rates.decoding
-        return Seconds(computing, exchange)
+        return PredictedTime(computing, exchange)
 
     def _dealt(self, groups: int) -> Sequence[Counter[int]]:
         """Return the distinct distributions of shards to groups, by images per shard."""
@@ -230,12 +234,12 @@ class Costs:
         """Return whether consecutive groups of this size always stay within a node."""
         return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
 
-    def _link(self, span: int) -> Link:
+    def _link(self, span: int) -> LinkModel:
         link = self.rates.inside if self._is_inside(span) else self.rates.between
         assert link is not None, "call `knows` before"
         return link
 
-    def _of_branches(self, degrees: Degrees, n: int, rows: int) -> float:
+    def _of_branches(self, degrees: ParallelDegrees, n: int, rows: int) -> float:
         """Return the seconds to exchange outputs in fp32, once per call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
@@ -249,7 +253,7 @@ class Costs:
             return self.rates.meeting + (part + whole) / self.rates.copying
         return self._link(span).seconds(whole - part)
 
-    def _of_tokens(self, degrees: Degrees, n: int, t: int, attention: float) -> float:
+    def _of_tokens(self, degrees: ParallelDegrees, n: int, t: int, attention: float) -> float:
         """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
         work, rates = self.work, self.rates
         if degrees.tokens == 1:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dithc.core.logging import problem
-from dithc.sample.parallel.degrees import Degrees, Work, fault, ways
-from dithc.sample.parallel.planner.cost_model import NOMINAL, Costs, Rates
+from dithc.core.logging import user_error
+from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork, fault, ways
+from dithc.sample.parallel.planner.cost_model import NOMINAL, CostModel, MachineRates
 
 # A ring rounds differently from one rank. It is chosen only if it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
@@ -16,7 +16,7 @@ MOST_RANKS = 1 << 14  # limit for enumeration within seconds
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanCandidate:
     """Degrees and their prediction.
 
     Attributes:
@@ -25,7 +25,7 @@ class Choice:
         speedup, ideal: speedup over one rank, and divided by the number of ranks.
     """
 
-    degrees: Degrees
+    degrees: ParallelDegrees
     seconds: float
     exchange: float
     speedup: float
@@ -38,15 +38,15 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class PlanResult:
     """Legal choices, best first, rejected options with reasons, and the costs that order them."""
 
-    legal: Sequence[Choice]
-    refused: Sequence[tuple[Degrees, str]]
-    costs: Costs
+    legal: Sequence[PlanCandidate]
+    refused: Sequence[tuple[ParallelDegrees, str]]
+    costs: CostModel
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> PlanCandidate:
         """The fastest choice; ring only if it saves more than 10%."""
         first = self.legal[0]
         exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
@@ -80,7 +80,7 @@ class Chosen:
 
     def _refusals(self) -> Iterator[str]:
         """Yield one line per type of reason, with its first example."""
-        kinds: dict[str, list[tuple[Degrees, str]]] = {}
+        kinds: dict[str, list[tuple[ParallelDegrees, str]]] = {}
         for degrees, why in self.refused:
             kinds.setdefault(re.sub(r"\d+", "N", why), []).append((degrees, why))
         if kinds:
@@ -89,14 +89,14 @@ class Chosen:
             yield f"  {degrees}: {why}{f'; and {len(others)} more' if others else ''}"
 
 
-def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
+def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> PlanResult:
     """Predict all valid degrees; `fixed` degrees are given. UserError with the reason if none is possible.
 
     Of data degrees with equal largest parts, only the smallest is considered.
     """
     if costs.ranks > MOST_RANKS:
         fix = "start fewer ranks, or set lower degrees"
-        raise problem("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
+        raise user_error("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
     fixed = fixed or {}
     legal, refused = [], []
     stages, work = fixed.get("stages", 1), costs.work
@@ -118,21 +118,28 @@ def choose(costs: Costs, *, fixed: dict[str, int] | None = None) -> Chosen:
                 continue
             seconds = costs.job(degrees)
             speedup = costs.alone / seconds.whole if seconds.whole else 1.0
-            legal.append(Choice(degrees, seconds.whole, seconds.exchange, speedup, speedup / costs.ranks))
+            legal.append(PlanCandidate(degrees, seconds.whole, seconds.exchange, speedup, speedup / costs.ranks))
     if not legal:
         raise _none(costs, fixed, refused)
     least_of_all = min(choice.seconds for choice in legal)
-    return Chosen(legal=sorted(legal, key=lambda choice: choice.order(least_of_all)), refused=refused, costs=costs)
+    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least_of_all)), refused=refused, costs=costs)
 
 
-def least(
-    work: Work, *, ranks: int, ranks_a_node: int, fixed: dict[str, int] | None = None, rates: Rates = NOMINAL
-) -> Degrees:
+def best_degrees(
+    work: SamplingWork,
+    *,
+    ranks: int,
+    ranks_a_node: int,
+    fixed: dict[str, int] | None = None,
+    rates: MachineRates = NOMINAL,
+) -> ParallelDegrees:
     """Return the fastest degrees for some work; `fixed` degrees are given. UserError if none is possible."""
-    return choose(Costs(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed).best.degrees
+    return rank_degrees(
+        CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed
+    ).best.degrees
 
 
-def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
+def _parts(costs: CostModel, way: ParallelDegrees, fixed: dict[str, int]) -> Iterator[int]:
     """Yield the smallest data degree for each number of images per part."""
     if "data" in fixed:
         yield fixed["data"]
@@ -146,11 +153,11 @@ def _parts(costs: Costs, way: Degrees, fixed: dict[str, int]) -> Iterator[int]:
             yield data
 
 
-def _none(costs: Costs, fixed: dict[str, int], refused: Sequence[tuple[Degrees, str]]) -> Exception:
-    why = fault(Degrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+def _none(costs: CostModel, fixed: dict[str, int], refused: Sequence[tuple[ParallelDegrees, str]]) -> Exception:
+    why = fault(ParallelDegrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
     why = why or (refused[0][1] if refused else "no degrees are left")
     said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
-    return problem(
+    return user_error(
         "machine.sampling",
         got=f"{said}: {why}",
         expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} per node, that fit the work",

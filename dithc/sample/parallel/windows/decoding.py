@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from dithc.latents import Codec
-from dithc.sample.parallel.rank_set import Ranks
+from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.windows.window_grid import firsts, shares
 
-ALONE = Ranks()
+ALONE = RankSet()
 
 
 @dataclass(frozen=True)
-class Span:
+class TileSpan:
     """Tile along an axis: latent positions first..end, and its pixel weights (f (end - first))."""
 
     first: int
@@ -28,23 +28,23 @@ class Span:
     share: Tensor
 
 
-def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Span]:
+def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[TileSpan]:
     """Return the tiles along an axis of a latent; the weights of each pixel sum to 1."""
     if reach is None:
         begins = firsts(length, side, stride=max(1, side // 2))
         of_pixels = shares([first * factor for first in begins], side * factor, length * factor)
-        return [Span(first, first + side, share) for first, share in zip(begins, of_pixels, strict=True)]
+        return [TileSpan(first, first + side, share) for first, share in zip(begins, of_pixels, strict=True)]
     found = []
     for inner in range(0, length, side):
         first, end = max(0, inner - reach), min(length, inner + side + reach)
         places = torch.arange(first, end)
         counts = (places >= inner) & (places < inner + side)
-        found.append(Span(first, end, counts.float().repeat_interleave(factor)))
+        found.append(TileSpan(first, end, counts.float().repeat_interleave(factor)))
     return found
 
 
 @torch.no_grad()
-def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks = ALONE) -> Iterator[Tensor]:
+def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: RankSet = ALONE) -> Iterator[Tensor]:
     """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
     `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
@@ -73,8 +73,8 @@ def decoded(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: Ranks
 
 
 def _tiles(
-    codec: Codec, latent: Tensor, row: Span, columns: Sequence[Span], *, ranks: Ranks
-) -> Iterator[tuple[Span, Tensor]]:
+    codec: Codec, latent: Tensor, row: TileSpan, columns: Sequence[TileSpan], *, ranks: RankSet
+) -> Iterator[tuple[TileSpan, Tensor]]:
     """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.factor
     widest = max(column.end - column.first for column in columns) * f

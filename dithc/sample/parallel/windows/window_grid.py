@@ -14,7 +14,7 @@ WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class WindowGrid:
     """Window layout of a scene, equal for all scenes and ranks.
 
     Attributes:
@@ -52,7 +52,7 @@ class Grid:
     @property
     def most(self) -> int:
         """Number W of windows of an unshifted grid; a shifted one may have one more per axis."""
-        rows, columns = Grid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
+        rows, columns = WindowGrid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
         return len(rows) * len(columns)
 
 

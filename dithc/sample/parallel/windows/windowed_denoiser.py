@@ -11,13 +11,13 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dithc.sample.parallel.windows.window_grid import Grid, shares
+from dithc.sample.parallel.windows.window_grid import WindowGrid, shares
 
 Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
 
 
-class Windows:
+class WindowedDenoiser:
     """Network for samplers on scenes, `(x (N, Z, H, W), t (N), y (N)) -> (N, Z or 2Z, H, W)`.
 
     Windows are rows of the network's batches, shared like other rows, and summed in grid order. The bits depend neither
@@ -25,7 +25,7 @@ class Windows:
     and columns of the last call's windows.
     """
 
-    def __init__(self, denoise: Predictor, grid: Grid, *, batch: int) -> None:
+    def __init__(self, denoise: Predictor, grid: WindowGrid, *, batch: int) -> None:
         """Wrap a network, called with at most `batch` rows of the window size."""
         self._denoise, self._grid, self._batch = denoise, grid, batch
         self.last: tuple[list[int], list[int]] = ([0], [0])

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 
 from dithc.core.logging import UserError
-from dithc.engine.automem.planning.decision import Level
+from dithc.engine.automem.planning.decision import MemoryLevel
 from dithc.engine.automem.planning.document import Plan
-from dithc.engine.automem.planning.planner import plan
+from dithc.engine.automem.planning.planner import make_plan
 from dithc.engine.automem.trace import Trace
 from tests.engine.automem.steps import blocks, traces
 
-SLOW = Level(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
+SLOW = MemoryLevel(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
 
 
 def planned(trace: Trace, budget: int | None) -> Plan:
-    return plan(trace, fast=Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1000.0), slow=SLOW)
+    return make_plan(trace, fast=MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=1000.0), slow=SLOW)
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from dithc.engine.automem.planning.decision import Rates
-from dithc.engine.automem.planning.demotion_order import Rung, is_offloadable, ladder, weight_groups
-from dithc.engine.automem.trace import Saved, StateItem, Trace
+from dithc.engine.automem.planning.decision import CopyBandwidth
+from dithc.engine.automem.planning.demotion_order import Demotion, is_offloadable, ladder, weight_groups
+from dithc.engine.automem.trace import SavedTensor, StateItem, Trace
 from tests.engine.automem.steps import blocks, unit
 
 
-def both(rate: float) -> Rates:
-    return Rates(load=rate, offload=rate)
+def both(rate: float) -> CopyBandwidth:
+    return CopyBandwidth(load=rate, offload=rate)
 
 
-def said(rungs: tuple[Rung, ...]) -> list[str]:
+def said(rungs: tuple[Demotion, ...]) -> list[str]:
     return [f"{rung.kind} {rung.name or ' '.join(map(str, rung.units))}" for rung in rungs]
 
 
@@ -37,7 +37,7 @@ def test_saved_tensors_whose_copies_cannot_hide_come_after_weights_whose_copies_
 
 
 def test_copies_between_the_same_turns_hide_together_or_not_at_all() -> None:
-    three = tuple(Saved(ordinal=ordinal, bytes=10, last_reader=1) for ordinal in range(3))
+    three = tuple(SavedTensor(ordinal=ordinal, bytes=10, last_reader=1) for ordinal in range(3))
     units = (unit("a"), unit("b", weight=1, saved=three), unit("c"))  # the tensors are idle for 3 seconds
     trace = Trace(units=units, outside_bytes=0)
     together, apart = ladder(trace, both(20.0)), ladder(trace, both(19.9))
@@ -45,7 +45,7 @@ def test_copies_between_the_same_turns_hide_together_or_not_at_all() -> None:
     assert _num_hiding(trace, apart) == 0
 
 
-def _num_hiding(trace: Trace, rungs: tuple[Rung, ...]) -> int:
+def _num_hiding(trace: Trace, rungs: tuple[Demotion, ...]) -> int:
     """Return the number of saved tensors before the first weights."""
     order = [rung.kind for rung in rungs]
     return order[: order.index("copied")].count("saved")
@@ -58,7 +58,7 @@ def test_only_what_is_idle_for_a_turn_can_leave() -> None:
         True,
         False,
     ]
-    read_by_the_last = Saved(ordinal=0, bytes=1, last_reader=2, first_reader=0)
+    read_by_the_last = SavedTensor(ordinal=0, bytes=1, last_reader=2, first_reader=0)
     assert not is_offloadable(trace, 0, read_by_the_last)
 
 

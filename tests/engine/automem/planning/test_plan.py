@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 import dithc.engine.automem.planning.planner as planner
 import dithc.engine.automem.planning.timeline as timelines
 from dithc.core.logging import UserError
-from dithc.engine.automem.planning.decision import Level
+from dithc.engine.automem.planning.decision import MemoryLevel
 from dithc.engine.automem.planning.document import Plan
-from dithc.engine.automem.planning.occupancy import Spans, occupancy
-from dithc.engine.automem.planning.planner import plan
-from dithc.engine.automem.trace import Saved, StateItem, Trace
+from dithc.engine.automem.planning.occupancy import Occupancy, occupancy
+from dithc.engine.automem.planning.planner import make_plan
+from dithc.engine.automem.trace import SavedTensor, StateItem, Trace
 from tests.engine.automem.steps import Played, blocks, traces, unit
 
 RATES = st.sampled_from([0.5, 10.0, 60.0, 1e3, 1e9])
-SLOW = Level(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
+SLOW = MemoryLevel(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
 
 
 HEAVY_FIRST = Trace(  # a weight load with free memory, and long computation without
@@ -28,10 +28,10 @@ HEAVY_FIRST = Trace(  # a weight load with free memory, and long computation wit
 
 
 def planned(
-    trace: Trace, budget: int | None, *, rate: float = 100.0, slow: Level = SLOW, recompute: bool = False
+    trace: Trace, budget: int | None, *, rate: float = 100.0, slow: MemoryLevel = SLOW, recompute: bool = False
 ) -> Plan:
-    fast = Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e12)
-    return plan(trace, fast=fast, slow=replace(slow, copy_bytes_per_second=rate), allow_recompute=recompute)
+    fast = MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e12)
+    return make_plan(trace, fast=fast, slow=replace(slow, copy_bytes_per_second=rate), allow_recompute=recompute)
 
 
 def moved_bytes(result: Plan) -> int:
@@ -103,7 +103,7 @@ def test_what_fits_stays_to_the_byte() -> None:
 
 def test_a_tensor_leaves_after_its_last_use_and_returns_for_its_first_reader() -> None:
     # Created by the first unit and also used by the second; a third runs in between.
-    shared = Saved(ordinal=0, bytes=50, last_reader=3, first_reader=2)
+    shared = SavedTensor(ordinal=0, bytes=50, last_reader=3, first_reader=2)
     units = (unit("a", saved=(shared,), working=(50, 0)), unit("b"), unit("c"), unit("d", working=(40, 40)))
     result = planned(Trace(units=units, outside_bytes=0), 60)
     held = [phase.fast_parts["saved"] for phase in result.phases]
@@ -117,15 +117,15 @@ def test_a_tensor_leaves_after_its_last_use_and_returns_for_its_first_reader() -
 
 
 def test_loads_and_offloads_have_rates_of_their_own() -> None:
-    fast = Level(name="hbm", budget_bytes=60, copy_bytes_per_second=1e12)
+    fast = MemoryLevel(name="hbm", budget_bytes=60, copy_bytes_per_second=1e12)
     units = (
-        unit("a", saved=(Saved(ordinal=0, bytes=50, last_reader=2),), working=(50, 0)),
+        unit("a", saved=(SavedTensor(ordinal=0, bytes=50, last_reader=2),), working=(50, 0)),
         unit("b", working=(60, 60)),
     )
     trace = Trace(units=(*units, unit("c")), outside_bytes=0)  # `b` needs the memory of the tensor saved by `a`
 
     def stalls(**rates: float) -> list[float]:
-        result = plan(trace, fast=fast, slow=Level(name="disk", budget_bytes=None, **rates))
+        result = make_plan(trace, fast=fast, slow=MemoryLevel(name="disk", budget_bytes=None, **rates))
         assert result.units["a"].saved == ("offload",)
         return [phase.stall_seconds for phase in result.phases]
 
@@ -141,7 +141,7 @@ def test_how_often_a_whole_step_is_played_hardly_grows_with_the_units(
 ) -> None:
     calls = []
 
-    def counted(*arguments: Any, **named: Any) -> tuple[Spans, Spans]:
+    def counted(*arguments: Any, **named: Any) -> tuple[Occupancy, Occupancy]:
         calls.append(len(arguments[0].units))
         return occupancy(*arguments, **named)
 
@@ -198,9 +198,9 @@ def test_units_run_again_where_copies_are_slower_than_computing() -> None:
 
 def test_the_inputs_of_a_unit_that_runs_again_are_treated_alike() -> None:
     saved = (
-        Saved(ordinal=0, bytes=9, last_reader=3, is_input=True),
-        Saved(ordinal=1, bytes=9, last_reader=3, is_input=True),
-        Saved(ordinal=2, bytes=90, last_reader=3),
+        SavedTensor(ordinal=0, bytes=9, last_reader=3, is_input=True),
+        SavedTensor(ordinal=1, bytes=9, last_reader=3, is_input=True),
+        SavedTensor(ordinal=2, bytes=90, last_reader=3),
     )
     units = (
         unit("a", saved=saved, seconds=(0.1, 0.2), working=(90, 5)),
@@ -237,7 +237,7 @@ def test_a_step_without_units_has_only_an_update() -> None:
 @pytest.mark.parametrize(("rate", "budget"), [(0.0, 10), (-1.0, 10), (float("nan"), 10), (1.0, -1)])
 def test_a_level_without_a_rate_or_below_zero_is_refused(rate: float, budget: int) -> None:
     with pytest.raises(UserError, match=r"memory level hbm(.|\n)*fix"):
-        plan(blocks(2), fast=Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=rate), slow=SLOW)
+        make_plan(blocks(2), fast=MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=rate), slow=SLOW)
 
 
 def xl_2(*, batch: int) -> Trace:
@@ -248,7 +248,7 @@ def xl_2(*, batch: int) -> Trace:
     for index in range(28):
         sizes = [row] * 9 + [3 * row, 4 * row, 4 * row]
         saved = [
-            Saved(ordinal=ordinal, bytes=size, last_reader=27 - index, is_input=ordinal == 0)
+            SavedTensor(ordinal=ordinal, bytes=size, last_reader=27 - index, is_input=ordinal == 0)
             for ordinal, size in enumerate(sizes)
         ]
         block = unit(f"blocks.{index}", weight=weight, saved=tuple(saved), seconds=(seconds, 2 * seconds))

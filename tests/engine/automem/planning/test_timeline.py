@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from dithc.engine.automem.planning.decision import Decision, Level, Phase, Rates
+from dithc.engine.automem.planning.decision import CopyBandwidth, MemoryLevel, Phase, UnitDecision
 from dithc.engine.automem.planning.timeline import timeline
-from dithc.engine.automem.trace import Saved, Trace
+from dithc.engine.automem.trace import SavedTensor, Trace
 from tests.engine.automem.steps import unit
 
-STAYS = Decision(weights="fast", gradients="fast", saved=())
+STAYS = UnitDecision(weights="fast", gradients="fast", saved=())
 
 
-def play(trace: Trace, budget: int | None, *, rate: float = 10.0, **decisions: Decision) -> tuple[Phase, ...]:
+def play(trace: Trace, budget: int | None, *, rate: float = 10.0, **decisions: UnitDecision) -> tuple[Phase, ...]:
     every = {unit.name: decisions.get(unit.name, STAYS) for unit in trace.units}
-    fast = Level(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e9)
-    return timeline(trace, every, {}, fast=fast, rates=Rates(rate, rate))
+    fast = MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e9)
+    return timeline(trace, every, {}, fast=fast, rates=CopyBandwidth(rate, rate))
 
 
 def stalls(phases: tuple[Phase, ...]) -> list[float]:
@@ -45,7 +45,7 @@ def test_loads_wait_for_each_other() -> None:
 
 
 def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
-    saved = Saved(ordinal=0, bytes=50, last_reader=2)
+    saved = SavedTensor(ordinal=0, bytes=50, last_reader=2)
     units = (unit("a", saved=(saved,), working=(50, 5)), unit("b", working=(10, 10)), unit("c", working=(45, 45)))
     leaves = replace(STAYS, saved=("offload",), backward_ahead=1)
     phases = play(Trace(units=units, outside_bytes=0), 60, a=leaves)
@@ -60,7 +60,7 @@ def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
 
 
 def test_a_load_does_not_start_before_its_offload_is_over() -> None:
-    saved = Saved(ordinal=0, bytes=60, last_reader=1)
+    saved = SavedTensor(ordinal=0, bytes=60, last_reader=1)
     trace = Trace(units=(unit("a", saved=(saved,), working=(60, 0)), unit("b")), outside_bytes=0)
     phases = play(trace, None, a=replace(STAYS, saved=("offload",), backward_ahead=1))
     # Out from 1 to 7, back from 7 to 13; b's backward pass ends at 4.
@@ -68,7 +68,10 @@ def test_a_load_does_not_start_before_its_offload_is_over() -> None:
 
 
 def test_a_unit_that_runs_again_takes_its_forward_seconds_twice() -> None:
-    saved = (Saved(ordinal=0, bytes=10, last_reader=1, is_input=True), Saved(ordinal=1, bytes=40, last_reader=1))
+    saved = (
+        SavedTensor(ordinal=0, bytes=10, last_reader=1, is_input=True),
+        SavedTensor(ordinal=1, bytes=40, last_reader=1),
+    )
     trace = Trace(units=(unit("a", saved=saved, working=(45, 20)), unit("b")), outside_bytes=0, update_seconds=0.5)
     phases = play(trace, None, a=replace(STAYS, saved=("keep", "keep"), recompute=True))
     assert [phase.seconds for phase in phases] == [1, 1, 2, 3, 0.5]

@@ -13,7 +13,7 @@ from dithc.engine.comm.gradients.buckets import (
     SHARE_ELEMENTS,
     arrange,
 )
-from dithc.engine.comm.traffic import Exposure, Meter, covered
+from dithc.engine.comm.traffic import CommMeter, Exposure, covered
 
 SIZES = (1, 5000, 1024, 1025, 70_000, 3, 999_999, 2048)
 ORDER = (7, 0, 6, 3, 1, 5, 2, 4)
@@ -73,7 +73,7 @@ def test_the_union_of_intervals_counts_every_moment_once():
 
 
 def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
-    meter = Meter()
+    meter = CommMeter()
     meter.sent(10)
     meter.sent(5)
     for span in ((1.0, 2.0), (1.5, 4.0)):

@@ -16,7 +16,7 @@ from dithc.engine.comm import exit_report
 from dithc.engine.comm.environment import HYDRA_PROXY, STARTED_VARIABLE
 from dithc.engine.comm.launch import supervisor
 from dithc.engine.comm.launch.launch_command import (
-    MpiExec,
+    MpiLauncher,
     environment_of,
     find_mpiexec,
     launch_line,
@@ -24,7 +24,7 @@ from dithc.engine.comm.launch.launch_command import (
 )
 from dithc.engine.comm.launch.supervisor import carried_signal, supervise
 
-COMMAND, MPICH = ["python", "train.py"], MpiExec("/opt/mpiexec", "mpich")
+COMMAND, MPICH = ["python", "train.py"], MpiLauncher("/opt/mpiexec", "mpich")
 LIMIT_SECONDS = 600
 # Stops on SIGTERM like a trainer: logs it and exits with "saved, run again". Writes a file when ready.
 STOPPABLE = """
@@ -82,7 +82,7 @@ def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
         ({"launcher": "mpiexec", "ranks": 2, "mpiexec": MPICH}, ["/opt/mpiexec -n 2"]),
         ({"launcher": "mpiexec", "nodes": 2, "ranks": 4, "mpiexec": MPICH}, ["/opt/mpiexec -ppn 2 -n 4"]),
         (
-            {"launcher": "mpiexec", "ranks": 2, "mpiexec": MpiExec("/opt/mpiexec", "openmpi"), "root_user": True},
+            {"launcher": "mpiexec", "ranks": 2, "mpiexec": MpiLauncher("/opt/mpiexec", "openmpi"), "root_user": True},
             [
                 "/opt/mpiexec --allow-run-as-root --bind-to none --map-by :OVERSUBSCRIBE",
                 "-x OMP_NUM_THREADS -x DITHC_EXPECTED_RANKS -n 2",
@@ -122,7 +122,7 @@ def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_erro
     beside = tmp_path / "mpiexec"
     beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
     beside.chmod(0o755)
-    assert find_mpiexec() == MpiExec(str(beside), "openmpi")
+    assert find_mpiexec() == MpiLauncher(str(beside), "openmpi")
 
 
 @pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
@@ -306,4 +306,4 @@ def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, c
 @pytest.mark.parametrize("place", ["", "/no folder/met"])
 def test_errors_are_said_in_full_without_dithc_launch_or_a_place_to_write(monkeypatch, place):
     monkeypatch.setenv(STARTED_VARIABLE, place)
-    assert [exit_report.once("x"), exit_report.once("x")] == ["x", "x"]
+    assert [exit_report.deduplicated_message("x"), exit_report.deduplicated_message("x")] == ["x", "x"]

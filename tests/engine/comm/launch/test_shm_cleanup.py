@@ -43,7 +43,7 @@ def test_only_what_is_new_and_in_nobodys_use_is_removed(folder):
 def test_names_are_taken_from_what_this_process_has_mapped_of_mpich(folder):
     mine, others = make(folder / "mpich_shm_6_0"), make(folder / "mpich_shm_7_0")
     with mine.open("r+b") as file, mmap.mmap(file.fileno(), SIZE) as memory:
-        shm_cleanup.take_names_away()
+        shm_cleanup.unlink_shared_memory()
         memory[0] = 1
     assert not mine.exists()
     assert others.exists()

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from dithc.cli.ranks import ranks
-from dithc.config import Experiment
+from dithc.config import ExperimentConfig
 from dithc.engine.comm import session
 
-REAL_PLAN = session.plan
+REAL_PLAN = session.plan_cores
 
 
 def planned(machine, *, ranks_per_node, cpus_per_rank, own_mask):
@@ -38,9 +38,9 @@ def masks() -> dict[str, set[frozenset[int]]]:
     return found
 
 
-session.plan = planned
+session.plan_cores = planned
 everything = frozenset(os.sched_getaffinity(0))
-with ranks(Experiment(), expected=2, timeout_seconds=600) as group:
+with ranks(ExperimentConfig(), expected=2, timeout_seconds=600) as group:
     later = dist.new_group()
     dist.all_reduce(torch.ones(1000), group=later)
     torch.ones(100_000).sum()

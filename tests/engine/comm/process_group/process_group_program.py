@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dithc.engine import hcops
 from dithc.engine.comm import CommConfig
 from dithc.engine.comm.gradients.reducer import Reducer
-from dithc.engine.comm.mpi import Channel
-from dithc.engine.comm.process_group.backend import NAME, wait_at_most
+from dithc.engine.comm.mpi import MpiCommunicator
+from dithc.engine.comm.process_group.backend import NAME, set_timeout
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -164,7 +164,7 @@ def messages() -> None:
             assert torch.equal(received, torch.full_like(received, float(other)))
         reducing.wait()
         assert torch.equal(total, torch.full_like(total, float(SIZE)))
-    Channel.MOST_ELEMENTS = 1000  # emulates counts of ten bits
+    MpiCommunicator.MOST_ELEMENTS = 1000  # emulates counts of ten bits
     long = values(4099, torch.float32, RANK)
     dist.broadcast(long, 0)
     assert torch.equal(long, values(4099, torch.float32, 0))
@@ -233,7 +233,7 @@ def reduced_gradients() -> None:
         for network in (model, alone):
             for parameter in network.parameters():
                 parameter.grad = None
-        hcops.optimizer.forget_gradients(model.parameters())
+        hcops.optimizer.zero_grad(model.parameters())
         model(batches[2 * RANK], rank=RANK).square().sum().backward()
         reducer.begin()
         model(batches[2 * RANK + 1], rank=RANK).square().sum().backward()
@@ -280,7 +280,7 @@ def failing_backward() -> None:
 def absent() -> None:
     """The last rank does not participate: the other ranks get an error in time that names it."""
     processes = WORLD.allgather(os.getpid())
-    wait_at_most(10.0)
+    set_timeout(10.0)
     if RANK < SIZE - 1:
         last = f"rank {SIZE - 1} \\(process {processes[-1]}\\)"
         with pytest.raises(TimeoutError, match=f"not all ranks took part within 10 s: {last}$"):

@@ -30,10 +30,10 @@ def server(request, monkeypatch) -> Iterator[str]:
     if why := obstacle(backend):
         pytest.skip(f"back end {backend}: {why}")
     monkeypatch.setenv("HCOPS_ISA", level)
-    loading.isa.cache_clear()
+    loading.instruction_set.cache_clear()
     with hcops.use(backend):
         yield backend
-    loading.isa.cache_clear()
+    loading.instruction_set.cache_clear()
 
 
 @pytest.fixture
@@ -523,10 +523,10 @@ def test_torch_serves_plain_products_alone_and_without_autocast(use_backend: Cal
     )
     for call in calls:
         plain = call()
-        with tuning.trying("torch"):
+        with tuning.use_blocking("torch"):
             assert torch.equal(call(), plain)
     out = hcops.linear(x, weight)
-    with tuning.trying("torch"), torch.autocast("cpu", dtype=torch.bfloat16):
+    with tuning.use_blocking("torch"), torch.autocast("cpu", dtype=torch.bfloat16):
         got = torch.autograd.grad(out, [x, weight], torch.ones_like(out))
     for gradient, exact in zip(got, (weight.sum(0).expand(1, 5, 7), x.sum(1).expand(7, 7)), strict=True):
         torch.testing.assert_close(gradient, exact)
@@ -566,7 +566,7 @@ def test_mlp_whose_parts_are_served_by_different_back_ends_calls_them_one_by_one
 ) -> None:
     case = CASES["mlp"]
     leaves, exact = make(case, 1, mode)
-    served = {row["op"]: row["backend"] for row in hcops.describe()}
+    served = {row["op"]: row["backend"] for row in hcops.describe_kernels()}
     monkeypatch.setattr("dithc.engine.hcops.fused.backend_of", lambda op: "other" if op == "linear" else served[op])
     monkeypatch.delitem(OPERATORS, "mlp")
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):

@@ -107,7 +107,7 @@ def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
 
 def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() -> None:
     weight, x = Parameter(torch.randn(4, 3)), torch.randn(5, 3)
-    hcops.optimizer.give_place(weight, torch.empty(4, 3), accumulate=False)
+    hcops.optimizer.assign_grad_view(weight, torch.empty(4, 3), accumulate=False)
     hcops.linear(x, weight).square().sum().backward()
     assert is_flat(weight)
     kept, before = weight.grad.view(-1)[:5], weight.grad.clone()
@@ -197,7 +197,7 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
     weight.register_post_accumulate_grad_hook(lambda _: None)
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
     weight.flat_grad_on_its_way = True  # as after a pass that failed after the product
-    hcops.optimizer.forget_gradients([weight])
+    hcops.optimizer.zero_grad([weight])
     assert weight.grad is None
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
     assert is_flat(weight)

@@ -26,7 +26,7 @@ from dithc.engine.hcops.checks import AdamwTensors
 from dithc.engine.hcops.numba import operators as ops
 from dithc.engine.hcops.numba import threads as numba_threads
 from dithc.engine.hcops.numba import vector
-from dithc.engine.hcops.numba.compiler import Kernel
+from dithc.engine.hcops.numba.compiler import KernelEntry
 from dithc.engine.native import AdamwSettings
 from tests.engine.hcops.autograd.test_custom_ops import CASES, make
 
@@ -255,9 +255,9 @@ def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monke
         for i in range(begin, end):
             out[i] = x[i]
 
-    monkeypatch.setattr(Kernel, "_announced", False)
+    monkeypatch.setattr(KernelEntry, "_announced", False)
     monkeypatch.setattr("dithc.engine.hcops.numba.compiler.CACHE_FOLDER", None)
-    kernel, x = Kernel(copied), torch.randn(9)
+    kernel, x = KernelEntry(copied), torch.randn(9)
     out = torch.empty(9)
     with caplog.at_level(logging.INFO):
         numba_threads.run(kernel, 9, x.numpy(), out.numpy(), elements=9)

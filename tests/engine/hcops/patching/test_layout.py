@@ -13,7 +13,7 @@ from torch import nn
 
 from dithc.engine import hcops, native
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 SIZES = st.sampled_from([1, 2, 3, 4, 7, 16])
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
 MODES = (torch.enable_grad, torch.enable_grad, torch.enable_grad, torch.no_grad, torch.inference_mode)

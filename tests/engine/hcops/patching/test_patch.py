@@ -107,12 +107,16 @@ def test_unpatch_leaves_nothing_behind(name):
 def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     """The measured ratio decides. It is measured once per process and once per machine."""
     monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     measured = []
 
     def measure(theirs, ours, inputs):
         measured.append(ours().shape)
-        return autotune.Ratio(0.5, is_faster=True) if measured[-1][-1] == 96 else autotune.Ratio(1.5, is_faster=False)
+        return (
+            autotune.AutotuneResult(0.5, is_faster=True)
+            if measured[-1][-1] == 96
+            else autotune.AutotuneResult(1.5, is_faster=False)
+        )
 
     monkeypatch.setattr(dispatch_mode, "measure", measure)
     model, inputs = fresh("vit")
@@ -126,11 +130,11 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     assert len(measured) == len(rows)
     assert sum("patched model" in record.message for record in caplog.records) == 1
     hcops.unpatch(model)
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())  # another process on this machine
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())  # another process on this machine
     hcops.patch(model)
     gradients(model, inputs)
     assert len(measured) == len(rows)
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     (path,) = tmp_path.iterdir()
     path.write_text("damaged")
     hcops.unpatch(model)
@@ -143,7 +147,7 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
 def test_measuring_changes_no_number(monkeypatch):
     """A real measurement with every ratio above 1 changes neither random numbers nor gradients."""
     monkeypatch.setenv("DITHC_TUNING", "off")
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     real = autotune.measure
     monkeypatch.setattr(dispatch_mode, "measure", lambda *given: real(*given)._replace(is_faster=False))
     model, inputs = fresh("decoder")

@@ -8,7 +8,7 @@ from torch import nn
 
 from dithc.engine import hcops, native
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 WIDTH = 48
 
 

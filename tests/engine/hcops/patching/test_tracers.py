@@ -13,7 +13,7 @@ from dithc.engine import hcops, native
 from dithc.engine.hcops.patching import autotune, dispatch_mode
 from tests.engine.hcops.patching.test_custom_rmsnorm import ARMSNorm
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load().reason}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 WIDTH = 16
 
 
@@ -76,7 +76,7 @@ def measured_only_in_eager_code(*_):
     assert not torch.compiler.is_compiling()
     assert torch._C._len_torch_dispatch_stack() == 0
     assert not torch._C._are_functorch_transforms_active()
-    return autotune.Ratio(0.5, is_faster=True)
+    return autotune.AutotuneResult(0.5, is_faster=True)
 
 
 SLOW = {"export", "strict export", "compile with autograd"}
@@ -88,7 +88,7 @@ SLOW = {"export", "strict export", "compile with autograd"}
 def test_nothing_is_measured_and_the_trace_is_of_torch(tracer, monkeypatch):
     torch.manual_seed(0)
     plain, trace = Block(attends=tracer != "jvp").requires_grad_(tracer == "grad"), TRACERS[tracer]
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     monkeypatch.setattr(dispatch_mode, "measure", measured_only_in_eager_code)
     x, other = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
     wanted = trace(plain, x)(other)
@@ -115,7 +115,7 @@ def test_a_trace_has_no_operator_of_dithc():
 )
 def test_measurements_in_contexts_leave_results_and_later_gradients_intact(context, monkeypatch):
     monkeypatch.setenv("DITHC_TUNING", "off")
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.Kept())
+    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     block, x = Block(), torch.randn(2, 3, WIDTH)
     with context():
         wanted = block(x)

@@ -94,7 +94,7 @@ class Follow(training.PluginSampler):
 class Folded(codecs.PluginCodec):
     """Codec that stores pixels of 2 x 2 as channels, without loss."""
 
-    factor: Literal[2] = 2
+    downsampling_factor: Literal[2] = 2
     bands: Literal["all"] = "all"
     spoilt: Literal["none", "raises", "batch", "shape"] = "none"
 

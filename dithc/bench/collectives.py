@@ -45,9 +45,9 @@ CONTENDERS = (
     CollectiveVariant("mpi blocking", CommConfig(collectives="blocking")),
     CollectiveVariant("iallreduce", CommConfig(collectives="iallreduce")),
     CollectiveVariant("hierarchical fp32", CommConfig()),
-    CollectiveVariant("hierarchical bf16", CommConfig(wire="bf16")),
+    CollectiveVariant("hierarchical bf16", CommConfig(reduce_dtype="bf16")),
     CollectiveVariant("2 nodes fp32", CommConfig(), 2),
-    CollectiveVariant("2 nodes bf16", CommConfig(wire="bf16"), 2),
+    CollectiveVariant("2 nodes bf16", CommConfig(reduce_dtype="bf16"), 2),
 )
 # (operation, variant, baseline), for the speedup over the baseline.
 COMPARED = (

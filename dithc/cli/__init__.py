@@ -262,7 +262,7 @@ def _told(verb: str, error: Exception) -> UserError | None:
         f"dithc {verb}",
         wanted=wanted,
         there_is="more memory" if available is None else f"{out_of_memory.gib(available)} free now",
-        fix=f"provide more memory{asks}, or lower `batch` or `size`",
+        fix=f"provide more memory{asks}, or lower `batch_size` or `image_size`",
     )
 
 

@@ -151,10 +151,11 @@ def _say_killed(command: list[str], *, by_system: bool) -> None:
         if by_system
         else "a signal from outside, or a machine without memory",
         expected=f"memory for all ranks; the limit of this job is {limit}, {free} are free now",
-        fix="lower `batch` of the evaluation, or request more memory (`resources: {sample: {mem_mb}}`)"
+        fix="lower `batch_size` of the evaluation, or request more memory (`resources: {sample: {mem_mb}}`)"
         if "sample" in command
-        else "see the estimate at the start of the log (`needs about`): lower `micro_batch`, set `recompute: block` or "
-        "`machine.memory: {fast_budget_gib, file_folder, file_gib}`, or request more memory "
+        else "see the estimate at the start of the log (`needs about`): lower `micro_batch_size`, set "
+        "`activation_checkpointing: block` or "
+        "`machine.memory: {fast_memory_gib, spill_folder, spill_gib}`, or request more memory "
         "(`resources: {train: {mem_mb}}`)",
     )
     log.error(str(error))

@@ -44,6 +44,10 @@ def ranks(
     from dithc.engine import comm
 
     machine = experiment.machine
-    config = comm.CommConfig(collectives=machine.collectives, wire=machine.wire, weights_wire=machine.weights_wire)
+    config = comm.CommConfig(
+        collectives=machine.collectives,
+        reduce_dtype=machine.reduce_dtype,
+        param_gather_dtype=machine.param_gather_dtype,
+    )
     cpus = machine.cpus_per_rank
     return comm.init_distributed(expected, config=config, cpus_per_rank=cpus, timeout_seconds=timeout_seconds)

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
     trace = "write a trace of this step, one file per rank, to the run's store (default: `machine.trace_step`)"
     parser.add_argument("--trace", type=int, metavar="STEP", help=trace)
-    back = "if several of the newest checkpoints are damaged, use the newest intact one or step 0 (`machine.go_back`)"
-    parser.add_argument("--go-back", action="store_true", help=back)
+    back = "if several of the newest checkpoints are damaged, use the newest intact one or step 0"
+    parser.add_argument("--allow-checkpoint-rollback", action="store_true", help=back)
     add_ranks_argument(parser)
 
 
@@ -47,7 +47,11 @@ def run(args: argparse.Namespace) -> int:
     experiment = load(args.config)
     settings = get_entry(experiment.runs, args.run, key="runs")
     outputs.check_file(args.out, stage="train", name=args.run)
-    given = {"strategy": args.strategy, "trace_step": args.trace, "go_back": args.go_back or None}
+    given = {
+        "strategy": args.strategy,
+        "trace_step": args.trace,
+        "allow_checkpoint_rollback": args.allow_checkpoint_rollback or None,
+    }
     job = TrainingJob(
         name=args.run,
         run=settings,

@@ -35,7 +35,7 @@ class ScalingConfig(Settings):
     """Compute type."""
     rounds: Positive = 2
     """Runs of each number of ranks, interleaved."""
-    without_communication: bool = True
+    no_communication_baseline: bool = True
     """Also measure the same steps without communication."""
 
 
@@ -51,7 +51,7 @@ class SimulateConfig(Settings):
     strong scaling. If unset, the published steps on the machine of the paper."""
     nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
     """Numbers of nodes."""
-    of: list[Literal["paper", "weak", "strong"]] = ["paper"]
+    experiments: list[Literal["paper", "weak", "strong"]] = ["paper"]
     """Simulated experiments. paper: those of the paper, as published and with dithc; weak, strong: scaling of dithc."""
 
 
@@ -81,15 +81,15 @@ class AutoMemBenchConfig(Settings):
     """Images per step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
-    only: list[Literal["budget", "file", "largest-batch", "pool", "resident"]] = ["budget", "pool", "resident"]
+    parts: list[Literal["budget", "file", "largest-batch", "pool", "resident"]] = ["budget", "pool", "resident"]
     """Measurements. budget: with a budget of the fastest tier; file: a limit on the process, with a file tier;
     largest-batch: the largest batch under a limit; pool: steps with and without the pool; resident: steps with and
     without AutoMem if no data moves."""
-    budget: float = Field(default=0.4, gt=0, lt=1)
+    fast_memory_fraction: float = Field(default=0.4, gt=0, lt=1)
     """Budget of the fastest tier, as a share of the memory that training uses without AutoMem."""
-    folder: Place = "."
+    spill_folder: Place = "."
     """Folder of the file tier, on a local disk."""
-    file_gib: Gib = 16.0
+    spill_gib: Gib = 16.0
     """Size of the file tier in GiB."""
     memory_gib: Gib | None = None
     """Memory limit of a process in GiB for `largest-batch`."""
@@ -155,14 +155,14 @@ class PaperConfig(Settings):
 
     scale: Literal["ci", "node", "paper"] = "ci"
     """Size of the measurements. ci: minutes on 2 cores, which only tests that everything works; node: measurements of
-    one node in `hours`, with models, batches and ranks that fit; paper: the published settings."""
+    one node in `time_budget_hours`, with models, batches and ranks that fit; paper: the published settings."""
     targets: list[Target] = Field(
         default=["table1", "table2", "table3", "table4", "fig7", "fig8", "fig9", "fig10", "fig11", "sec56"],
         min_length=1,
         max_length=16,
     )
     """Contents of the target `paper`; at scale node also the order in which the hours are allocated."""
-    hours: float = Field(default=10.0, gt=0, le=1000)
+    time_budget_hours: float = Field(default=10.0, gt=0, le=1000)
     """Hours of measurements at scale node. Measurements beyond the remaining hours are skipped."""
     gflops_per_core: float = Field(default=40.0, ge=1e-3, le=10.0**6)
     """Speed of a core in an fp32 training step in GFLOP/s, for predictions of the time of each measurement."""
@@ -171,7 +171,7 @@ class PaperConfig(Settings):
     out of memory. If unset, 1.5 at scale ci and the free memory otherwise."""
     seeds: Positive = 3
     """Training runs per platform in figure 7, one per seed. Their spread is the noise level of the comparison."""
-    curve_steps: Positive | None = None
+    loss_curve_steps: Positive | None = None
     """Steps in figure 7. If unset, 20 at scale ci, 200 at node and 1,000 at paper."""
     machine: Place = "profiles/machines/lx2.yaml"
     """Description of the machine for simulations of many nodes."""

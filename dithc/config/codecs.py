@@ -1,6 +1,6 @@
 """Settings of codecs, which encode tiles as latents and decode them, and of feature extractors.
 
-The settings define `factor` (side of a tile over side of its latent) and the `channels` of latents before a file is
+The settings define `downsampling_factor` (side of a tile over side of its latent) and the `channels` of latents before a file is
 read. `sees_display` is true for codecs of images of the three display bands, false for codecs of all bands."""
 
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -23,7 +23,7 @@ class PixelCodecConfig(Settings):
 
     kind: Literal["pixel"]
     """Selects this codec."""
-    factor: ClassVar[int] = 1
+    downsampling_factor: ClassVar[int] = 1
     sees_display: ClassVar[bool] = False
 
     def channels(self, bands: int) -> int:
@@ -38,9 +38,9 @@ class SdVaeConfig(Settings):
     """Selects this codec."""
     path: Place
     """Folder in the layout of diffusers: config.json and diffusion_pytorch_model.safetensors."""
-    scale: float = Field(default=0.18215, gt=0.0, le=1000.0)
+    scaling_factor: float = Field(default=0.18215, gt=0.0, le=1000.0)
     """Factor applied to latents."""
-    factor: ClassVar[int] = 8
+    downsampling_factor: ClassVar[int] = 8
     sees_display: ClassVar[bool] = True
 
     def channels(self, bands: int) -> int:
@@ -60,7 +60,7 @@ class ExternalCodecConfig(Settings):
     """File or folder of the autoencoder. dithc does not download files."""
     latent_channels: Size
     """Channels of a latent; per group if `bands` are groups."""
-    factor: Annotated[int, Field(ge=1, le=256)]
+    downsampling_factor: Annotated[int, Field(ge=1, le=256)]
     """Side of a tile over side of its latent."""
     bands: Literal["display", "all"] | Annotated[list[Group], Field(min_length=1, max_length=64)] = "display"
     """Input of the autoencoder. display: images of the three display bands, so no other band is learned; all: every
@@ -104,7 +104,7 @@ class ExternalCodecConfig(Settings):
                 f"`bands` has groups of {' and '.join(map(str, sorted(sizes)))} bands, but the autoencoder has one number of "
                 "input bands: repeat a band in the shorter groups; its copies are averaged"
             )
-        for name in ("scale", "shift"):
+        for name in ("scaling_factor", "shift_factor"):
             given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
             if isinstance(given, list) and len(given) not in fitting:
                 counts = " or ".join(map(str, sorted(fitting)))
@@ -119,11 +119,11 @@ class DiffusersCodecConfig(ExternalCodecConfig):
     kind: Literal["diffusers"]
     """Selects this codec. `path` is a folder with config.json, which names the class, and
     diffusion_pytorch_model.safetensors."""
-    scale: Scale | list[Scale] | None = None
+    scaling_factor: Scale | list[Scale] | None = None
     """Factor applied to latents so that their variance is about 1; one number, or one per channel. If unset, the value
     in config.json (`scaling_factor`, `latents_std`)."""
-    shift: Shift | list[Shift] | None = None
-    """Number subtracted from latents before `scale`. If unset, that of config.json (`shift_factor`, `latents_mean`) or
+    shift_factor: Shift | list[Shift] | None = None
+    """Number subtracted from latents before `scaling_factor`. If unset, that of config.json (`shift_factor`, `latents_mean`) or
     0."""
 
 
@@ -135,25 +135,26 @@ class TorchScriptCodecConfig(ExternalCodecConfig):
     kind: Literal["torchscript"]
     """Selects this codec. `path` is a TorchScript file with methods `encode` and `decode`, or a folder with
     `encoder.pt` and `decoder.pt`, or `encoder.pt2` and `decoder.pt2`. They are programs that run with your permissions:
-    see `trust`."""
-    scale: Scale | list[Scale]
+    see `trust_code`."""
+    scaling_factor: Scale | list[Scale]
     """Factor applied to latents so that their variance is about 1; one number, or one per channel."""
-    shift: Shift | list[Shift] = 0.0
-    """Number subtracted from latents before `scale`."""
+    shift_factor: Shift | list[Shift] = 0.0
+    """Number subtracted from latents before `scaling_factor`."""
     low: float = Field(default=-1.0, ge=-1e6, le=1e6)
     """Input and output value of the autoencoder for the lowest value of a band, which is -1 in scaled tiles."""
     high: float = Field(default=1.0, ge=-1e6, le=1e6)
     """Input and output value of the autoencoder for the highest value of a band, which is 1 in scaled tiles."""
     moments: Literal["mean", "mean-logvar"] = "mean"
     """Output of the encoder: the latent; or mean and log-variance, as a pair or concatenated along the channels."""
-    trust: bool = False
+    trust_code: bool = False
     """Must be true: you know the origin of the files and allow their program to run. No effect on results."""
 
     def _check_consistency(self) -> None:
         super()._check_consistency()
-        if not self.trust:
+        if not self.trust_code:
             raise ValueError(
-                "a `torchscript` codec is a program that runs with your permissions: set `trust: true` if you know the origin "
+                "a `torchscript` codec is a program that runs with your permissions: set `trust_code: true` if you "
+                "know the origin "
                 f"of {self.path}"
             )
         if self.low >= self.high:
@@ -165,13 +166,13 @@ class KlVaeConfig(Settings):
 
     kind: Literal["kl-vae"]
     """Selects this codec."""
-    trained_on: Name
+    train_dataset: Name
     """Dataset that provides the tiles for training (split train)."""
     latent_channels: Size = 4
     """Channels of a latent."""
-    factor: Literal[1, 2, 4, 8, 16, 32] = 4
+    downsampling_factor: Literal[1, 2, 4, 8, 16, 32] = 4
     """Side of a tile over side of its latent."""
-    width: Size = 128
+    hidden_channels: Size = 128
     """Channels of the convolutions, which run at the resolution of the latent."""
     encoder_blocks: Annotated[int, Field(ge=0, le=64)] = 1
     """Residual blocks of the encoder; 0 for a single layer."""
@@ -179,7 +180,7 @@ class KlVaeConfig(Settings):
     """Residual blocks of the decoder."""
     steps: Positive = 1000
     """Training steps."""
-    batch: Size = 8
+    batch_size: Size = 8
     """Crops per step."""
     orientations: Literal[2, 8] = 8
     """Views of a tile in training. 2: the tile and its mirror image; 8: all quarter turns of both."""
@@ -206,16 +207,17 @@ class KlVaeConfig(Settings):
             )
 
     def crop(self, size: int) -> int:
-        """Return the side in pixels of a training crop of tiles with side `size`, a multiple of `factor`."""
-        return min(max(CROP // self.factor, 1) * self.factor, size)
+        """Return the side in pixels of a training crop of tiles with side `size`, a multiple of `downsampling_factor`."""
+        return min(max(CROP // self.downsampling_factor, 1) * self.downsampling_factor, size)
 
     def check_tiles(self, size: int, key: str) -> None:
         """Check that tiles with side `size` allow `equivariance`; raises ValueError with keys below `key`."""
         crop = self.crop(size)
-        if self.equivariance and crop // self.factor < LEAST_TURNED:
+        if self.equivariance and crop // self.downsampling_factor < LEAST_TURNED:
             raise ValueError(
                 f"{key}.equivariance {self.equivariance} requires latents of at least {LEAST_TURNED} x {LEAST_TURNED}: a crop "
-                f"of {crop} pixels has one latent pixel at `factor` {self.factor}; lower `factor`, or set `equivariance: 0`"
+                f"of {crop} pixels has one latent pixel at `downsampling_factor` {self.downsampling_factor}; lower "
+                "`downsampling_factor`, or set `equivariance: 0`"
             )
 
 
@@ -223,10 +225,10 @@ class PluginCodec(PluginSettings, ExternalCodecConfig):
     """An autoencoder of an installed package (docs/extending.md), returned by its `network()`."""
 
     group: ClassVar[extensions.Group] = "codecs"
-    scale: Scale | list[Scale] = 1.0
+    scaling_factor: Scale | list[Scale] = 1.0
     """Factor applied to latents so that their variance is about 1; one number, or one per channel."""
-    shift: Shift | list[Shift] = 0.0
-    """Number subtracted from latents before `scale`."""
+    shift_factor: Shift | list[Shift] = 0.0
+    """Number subtracted from latents before `scaling_factor`."""
 
     @property
     def named(self) -> str:
@@ -251,12 +253,12 @@ class ExtractorConfig(Settings):
     kind: ExtractorKind
     """inception: the network of published FID; squeezenet: a smaller network with published weights; classifier:
     trained by this workflow, with scores that are comparable only within one experiment; torchscript: a program that
-    runs with your permissions, see `trust`."""
+    runs with your permissions, see `trust_code`."""
     path: Place | None = None
     """File with the weights (all kinds except `classifier`). dithc does not download files."""
-    trust: bool = False
+    trust_code: bool = False
     """Must be true for a `torchscript` file: you know its origin and allow its program to run. No effect on results."""
-    trained_on: Name | None = None
+    train_dataset: Name | None = None
     """Dataset for training the `classifier`."""
     resize: Literal["legacy-pytorch", "clean"] = "legacy-pytorch"
     """Resizing of images for the network. legacy-pytorch: bilinear, as in pytorch-fid; clean: bicubic with
@@ -265,7 +267,7 @@ class ExtractorConfig(Settings):
     """Training steps of the `classifier`."""
     batch: Size = 32
     """Tiles per training step of the `classifier`."""
-    defects: bool = False
+    train_on_defects: bool = False
     """Also train the `classifier` to detect defects of random strength (blocks, blur, noise and others), and use
     features of all its stages. Its features then react to defects that others ignore. Its dataset may have one
     class."""
@@ -278,18 +280,20 @@ class ExtractorConfig(Settings):
         return given
 
     def _check_consistency(self) -> None:
-        if self.kind == "classifier" and (self.trained_on is None or self.path is not None):
-            raise ValueError("a `classifier` extractor requires `trained_on` (a dataset) and no `path`")
-        if self.kind != "classifier" and (self.path is None or self.trained_on is not None):
-            raise ValueError(f"a `{self.kind}` extractor requires `path` (its weights) and no `trained_on`")
-        if self.defects and self.kind != "classifier":
-            raise ValueError(f"`defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out")
-        if self.trust != (self.kind == "torchscript"):
+        if self.kind == "classifier" and (self.train_dataset is None or self.path is not None):
+            raise ValueError("a `classifier` extractor requires `train_dataset` (a dataset) and no `path`")
+        if self.kind != "classifier" and (self.path is None or self.train_dataset is not None):
+            raise ValueError(f"a `{self.kind}` extractor requires `path` (its weights) and no `train_dataset`")
+        if self.train_on_defects and self.kind != "classifier":
             raise ValueError(
-                "a `torchscript` extractor is a program that runs with your permissions: set `trust: true` if you know the "
+                f"`train_on_defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out"
+            )
+        if self.trust_code != (self.kind == "torchscript"):
+            raise ValueError(
+                "a `torchscript` extractor is a program that runs with your permissions: set `trust_code: true` if you know the "
                 f"origin of {self.path}"
                 if self.kind == "torchscript"
-                else f"`trust` applies to `torchscript` files only; a `{self.kind}` file contains numbers and no program"
+                else f"`trust_code` applies to `torchscript` files only; a `{self.kind}` file contains numbers and no program"
             )
 
 

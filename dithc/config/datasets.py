@@ -86,7 +86,7 @@ class MaskFileConfig(Settings):
 
 
 class CloudsConfig(Settings):
-    """Selection of cloudy pixels in a scene. `tiles.max_cloud` limits their share in a tile."""
+    """Selection of cloudy pixels in a scene. `tiles.max_cloud_fraction` limits their share in a tile."""
 
     mask: MaskFileConfig | None = None
     """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
@@ -98,12 +98,12 @@ class CloudsConfig(Settings):
 class ProductCloudsConfig(CloudsConfig):
     """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
 
-    classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
+    scl_classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
     """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of
     medium and high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
-    probability: int | None = Field(default=None, ge=1, le=100)
+    min_cloud_probability: int | None = Field(default=None, ge=1, le=100)
     """Lowest cloud probability (MSK_CLDPRB, L2A) in percent that counts as cloud. If unset, the mask is not read."""
-    classi: bool = False
+    use_msk_classi: bool = False
     """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
 
 
@@ -140,7 +140,7 @@ class Sentinel2Source(_Sentinel2Bands):
     """Selects this reader."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with the checksum in manifest.safe. `skip` trusts the disk."""
-    may_lack: list[Title] = Field(default=[], max_length=1000)
+    optional_files: list[Title] = Field(default=[], max_length=1000)
     """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
     downloaded products. The file of a band's native pixel size is always required."""
 
@@ -162,33 +162,34 @@ class SearchConfig(Settings):
     collection: Title
     """Name of the collection in the catalog: `sentinel-2-c1-l2a`."""
     bbox: tuple[float, float, float, float] | None = None
-    """West, south, east and north of the area in degrees. Give exactly one of `bbox` and `area`."""
-    area: Place | None = None
+    """West, south, east and north of the area in degrees. Give exactly one of `bbox` and `area_file`."""
+    area_file: Place | None = None
     """GeoJSON file with one polygon, in degrees. Scenes that touch it are included."""
-    first_day: date
+    start_date: date
     """First day of acquisition, `2024-04-01` (UTC)."""
-    last_day: date
+    end_date: date
     """Last day of acquisition, inclusive."""
-    max_cloud: Fraction = 1.0
+    max_cloud_cover: Fraction = 1.0
     """Largest cloudy share of a scene, according to the catalog. Other scenes are excluded."""
-    limit: Positive = 100
+    max_items: Positive = 100
     """Largest number of scenes, in the order of the catalog."""
-    sign: Address | None = None
+    signing_url: Address | None = None
     """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
     `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
 
     def _check_consistency(self) -> None:
-        if (self.bbox is None) == (self.area is None):
-            raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area` (a GeoJSON file)")
+        if (self.bbox is None) == (self.area_file is None):
+            raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area_file` (a GeoJSON file)")
         if self.bbox is not None:
             west, south, east, north = self.bbox
             if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
                 raise ValueError(
-                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an `area` of "
+                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an "
+                    "`area_file` of "
                     "two polygons for an area across 180 degrees of longitude"
                 )
-        if self.first_day > self.last_day:
-            raise ValueError(f"`first_day` {self.first_day} is after `last_day` {self.last_day}")
+        if self.start_date > self.end_date:
+            raise ValueError(f"`start_date` {self.start_date} is after `end_date` {self.end_date}")
 
 
 class Sentinel2StacSource(_Sentinel2Bands):
@@ -209,8 +210,10 @@ class Sentinel2StacSource(_Sentinel2Bands):
 
     def _check_consistency(self) -> None:
         super()._check_consistency()
-        if self.clouds.classi:
-            raise ValueError("`clouds.classi` has no effect, because catalogs do not provide MSK_CLASSI as a file")
+        if self.clouds.use_msk_classi:
+            raise ValueError(
+                "`clouds.use_msk_classi` has no effect, because catalogs do not provide MSK_CLASSI as a file"
+            )
 
 
 class Sentinel2ArraySource(_Files):
@@ -229,7 +232,7 @@ class Sentinel2ArraySource(_Files):
     """Reject a file if its values contradict the declared offset. Disable it for scenes that are truly that bright."""
     quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
     """Digital numbers per unit of reflectance."""
-    layout: Literal["chw", "hwc"] = "chw"
+    axis_order: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     nodata: float | None = None
     """Stored value of pixels without data, in addition to the no-data value, mask and alpha band of the file."""
@@ -263,7 +266,7 @@ class Gaofen2Source(_Source):
     """Names of the bands in the files' order."""
     units: Literal["dn", "byte"] = "dn"
     """Unit of stored numbers: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
-    layout: Literal["chw", "hwc"] = "chw"
+    axis_order: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
     gsd_m: Metres = 4.0
     """Pixel size in meters of files without georeference, and of the grid for products of level 1A."""
@@ -401,7 +404,7 @@ class DatasetConfig(Settings):
     """Cutting of scenes into tiles."""
     split: SplitConfig = SplitConfig()
     """Assignment of tiles to splits."""
-    scaling: NormalizationConfig = NormalizationConfig()
+    normalization: NormalizationConfig = NormalizationConfig()
     """Map of bands to [-1, 1]."""
     rendering: RenderingConfig
     """Conversion of tiles to 8-bit images, for display and for every score."""
@@ -414,12 +417,14 @@ class DatasetConfig(Settings):
     `augment:
     dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
     finished runs of this dataset are trained again."""
-    max_rejected: Fraction = 0.5
+    max_rejected_fraction: Fraction = 0.5
     """Largest share of unusable scene files. Staging fails beyond it, or if a file contradicts a declared offset."""
 
     def _check_consistency(self) -> None:
-        if self.split.cell_m is not None and self.source.kind == "image-folder":
-            raise ValueError("`split.cell_m` has no effect on an image-folder, because its images have no location")
+        if self.split.cell_size_m is not None and self.source.kind == "image-folder":
+            raise ValueError(
+                "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
+            )
 
     @property
     def band_names(self) -> list[str] | None:

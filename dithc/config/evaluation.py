@@ -34,13 +34,15 @@ class WindowsConfig(Settings):
     """Share of a window's side that overlaps the next window. Predictions are averaged there, with weights that fall
     toward the border of each window (MultiDiffusion). The network is evaluated 1 / (1 - overlap)^2 times per pixel and
     step: 1.8 times with 0.25, 4 times with 0.5."""
-    shift: bool = False
+    random_shift: bool = False
     """Shift the grid of windows in each step by an offset derived from (seed, timestep), so that borders move
     (SpotDiffusion). Windows then need no overlap: `overlap: 0, shift: true` has the fewest evaluations."""
 
     def _check_consistency(self) -> None:
-        if self.overlap == 0.0 and not self.shift:
-            raise ValueError("windows without overlap and shift leave seams: set `overlap: 0.25` or `shift: true`")
+        if self.overlap == 0.0 and not self.random_shift:
+            raise ValueError(
+                "windows without overlap and shift leave seams: set `overlap: 0.25` or `random_shift: true`"
+            )
 
 
 class FirstBlockCacheConfig(Settings):
@@ -123,32 +125,34 @@ class EvaluationConfig(Settings):
 
     run: Name
     """Run that provides the weights for sampling."""
-    at: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
+    checkpoint: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
     """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained
     weights); untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles
     decoded by the codec instead of samples, which is the best quality that its samples can reach."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
-    ema: Length | None = None
-    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.lengths`) in all its kept
+    ema_std: Length | None = None
+    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.stds`) in all its kept
     checkpoints up to this step; none for the average of `ema.decay`."""
-    images: int = Field(default=10000, ge=1, le=10**8)
+    num_images: int = Field(default=10000, ge=1, le=10**8)
     """Number of generated images: at least one for a scene (`windows`), else at least two, for a score."""
-    size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
+    image_size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
     """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
-    `windows`, or a run on tiles of that size. Must be a multiple of the codec's `factor`."""
+    `windows`, or a run on tiles of that size. Must be a multiple of the codec's `downsampling_factor`."""
     windows: WindowsConfig | None = None
     """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF
     (`dithc export`) are written separately, by rows. A scene has no score."""
     sampler: Sampler = "ddpm"
-    """Solver of the reverse process: euler and heun for runs with `objective.predict: flow`, the others for all other
+    """Solver of the reverse process: euler and heun for runs with `objective.prediction_type: flow`, the others for all other
     runs. Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
-    order: Literal[1, 2, 3] | None = None
+    solver_order: Literal[1, 2, 3] | None = None
     """Order of dpm-solver or unipc, 2 if unset. Order 3 is better only from ten steps on."""
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
     odd number one for the last interval."""
-    times: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(default=None, min_length=1, max_length=1000)
+    timesteps: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(
+        default=None, min_length=1, max_length=1000
+    )
     """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler
     and heun: thousandths of time at which intervals begin, from 1000; heun needs half. If unset, spread as suits the
     sampler."""
@@ -156,14 +160,14 @@ class EvaluationConfig(Settings):
     """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
     at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
     hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
-    guidance: float = Field(default=1.0, ge=0.0, le=1000.0)
+    guidance_scale: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 for no guidance."""
     guidance_channels: Literal["all", "first3"] = "all"
     """Guide all latent channels, or the first three, as in the published DiT samples."""
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
     """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most.
     Other steps cost half; none to guide all steps."""
-    guide: Literal["start"] | None = None
+    guidance_reference: Literal["start"] | None = None
     """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
     first step (for fine-tuning: the pre-trained weights); none: the same by the sampled weights."""
     cache: Cache | None = None
@@ -172,27 +176,27 @@ class EvaluationConfig(Settings):
     pipefusion: PipeFusionConfig | None = None
     """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
     not exact, which is noted with their score. none samples complete images."""
-    batch: Size = 32
+    batch_size: Size = 32
     """Images per batch of one rank."""
     extractor: Name
     """Feature extractor (section `extractors`)."""
     real_split: Literal["train", "val", "test", "all"] = "all"
     """Split of the real tiles to compare with."""
-    real_images: int | None = Field(default=None, ge=2, le=10**8)
+    num_real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
     """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval
     (95%, of FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle,
     correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
-    triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
+    band_triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
     """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12,
-    B11, B04]. Each band is scaled from its low to its high of `scaling`, on both sides."""
+    B11, B04]. Each band is scaled from its low to its high of `normalization`, on both sides."""
     seed: Seed = 0
     """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
 
     @property
     def num_times(self) -> int:
-        """Number of `times` that the sampler needs. heun uses two steps per interval."""
+        """Number of `timesteps` that the sampler needs. heun uses two steps per interval."""
         return -(-self.steps // 2) if self.sampler == "heun" else self.steps
 
     @property
@@ -212,55 +216,66 @@ class EvaluationConfig(Settings):
     @property
     def triplet_names(self) -> list[str]:
         """Names of the triplets, one word each."""
-        return ["+".join(triplet) for triplet in self.triplets]
+        return ["+".join(triplet) for triplet in self.band_triplets]
 
     @property
     def searches_copies(self) -> bool:
         """True if trained weights generate the images, and the real tiles include the complete training data."""
         return (
-            self.at not in ("codec", "untrained", "start")
-            and self.real_images is None
+            self.checkpoint not in ("codec", "untrained", "start")
+            and self.num_real_images is None
             and self.real_split in ("train", "all")
         )
 
     def _check_consistency(self) -> None:
-        for name, values in (("metrics", list[str](self.metrics)), ("triplets", self.triplet_names)):
+        for name, values in (("metrics", list[str](self.metrics)), ("band_triplets", self.triplet_names)):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"`{name}` has {', '.join(twice)} twice: leave one out")
         self._check_scene()
-        if self.order is not None and self.sampler not in ("dpm-solver", "unipc"):
-            raise ValueError(f"`order` applies to the samplers dpm-solver and unipc; `sampler` is {self.sampler}")
-        if self.times is not None:
-            self._check_times(self.times)
-        if self.ema is not None and self.weights == "raw":
-            raise ValueError("`ema` is the length of an average, and `weights` is raw: leave one of both out")
-        if self.ema is not None and self.at in ("start", "untrained", "codec"):
-            raise ValueError(f"`ema` requires weights during or after training, and `at` is {self.at}: leave it out")
+        if self.solver_order is not None and self.sampler not in ("dpm-solver", "unipc"):
+            raise ValueError(
+                f"`solver_order` applies to the samplers dpm-solver and unipc; `sampler` is {self.sampler}"
+            )
+        if self.timesteps is not None:
+            self._check_times(self.timesteps)
+        if self.ema_std is not None and self.weights == "raw":
+            raise ValueError("`ema_std` is the length of an average, and `weights` is raw: leave one of both out")
+        if self.ema_std is not None and self.checkpoint in ("start", "untrained", "codec"):
+            raise ValueError(
+                f"`ema_std` requires weights during or after training, and `checkpoint` is {self.checkpoint}: leave it out"
+            )
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:
                 raise ValueError(f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}")
-            if self.guidance == 1.0:
-                raise ValueError("`guidance_interval` requires a `guidance` other than 1")
+            if self.guidance_scale == 1.0:
+                raise ValueError("`guidance_interval` requires a `guidance_scale` other than 1")
         self._check_reuse()
-        if self.guide is not None:
-            if self.guidance <= 1.0:
-                raise ValueError(f"`guide` requires `guidance` above 1; with {self.guidance}, it has no effect")
-            if self.at in ("start", "untrained", "codec"):
-                raise ValueError(f"`guide: {self.guide}` requires weights after the first step; `at` is {self.at}")
+        if self.guidance_reference is not None:
+            if self.guidance_scale <= 1.0:
+                raise ValueError(
+                    f"`guidance_reference` requires `guidance_scale` above 1; with {self.guidance_scale}, it has no effect"
+                )
+            if self.checkpoint in ("start", "untrained", "codec"):
+                raise ValueError(
+                    f"`guidance_reference: {self.guidance_reference}` requires weights after the first step; "
+                    f"`checkpoint` is {self.checkpoint}"
+                )
 
     def _check_scene(self) -> None:
-        for key in ("size", "windows", "epsilon_scaling", "cache", "pipefusion"):
-            if self.at == "codec" and getattr(self, key):
-                raise ValueError(f"`{key}` applies to generated images, and `at` is codec: leave it out")
-        if self.windows is None and self.images < 2:
+        for key in ("image_size", "windows", "epsilon_scaling", "cache", "pipefusion"):
+            if self.checkpoint == "codec" and getattr(self, key):
+                raise ValueError(f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out")
+        if self.windows is None and self.num_images < 2:
             raise ValueError(
-                "`images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
+                "`num_images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
             )
-        if self.windows is not None and self.size is None:
-            raise ValueError("`windows` require the `size` of a scene: set it, such as 4096, or leave `windows` out")
-        if self.windows is not None and (self.metrics or self.triplets):
-            raise ValueError("`metrics` and `triplets` require a score, and a scene (`windows`) has no score")
+        if self.windows is not None and self.image_size is None:
+            raise ValueError(
+                "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
+            )
+        if self.windows is not None and (self.metrics or self.band_triplets):
+            raise ValueError("`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score")
 
     def _check_reuse(self) -> None:
         """Check the settings that reuse values of previous evaluations of the network."""
@@ -286,11 +301,11 @@ class EvaluationConfig(Settings):
     def _check_times(self, times: list[int]) -> None:
         if len(times) != (needed := self.num_times):
             raise ValueError(
-                f"`times` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
+                f"`timesteps` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
             )
         if times != sorted(set(times), reverse=True):
-            raise ValueError(f"`times` are not descending: {times}")
+            raise ValueError(f"`timesteps` are not descending: {times}")
         if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
-            raise ValueError(f"`times` of {self.sampler} must start at {FLOW_START} and end above 0: {times}")
+            raise ValueError(f"`timesteps` of {self.sampler} must start at {FLOW_START} and end above 0: {times}")
         if not self.solves_flow and times[0] > LAST_TIMESTEP:
-            raise ValueError(f"`times` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}")
+            raise ValueError(f"`timesteps` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}")

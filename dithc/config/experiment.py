@@ -77,12 +77,12 @@ class ExperimentConfig(Settings):
             self._check_rendering(name, dataset)
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVaeConfig):
-                self._check_name(f"codecs.{name}.trained_on", codec.trained_on, self.datasets)
-                codec.check_tiles(self.datasets[codec.trained_on].tiles.size, f"codecs.{name}")
+                self._check_name(f"codecs.{name}.train_dataset", codec.train_dataset, self.datasets)
+                codec.check_tiles(self.datasets[codec.train_dataset].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
-            if isinstance(extractor, ExtractorConfig) and extractor.trained_on is not None:
-                self._check_name(f"extractors.{name}.trained_on", extractor.trained_on, self.datasets)
-                self._check_classes(name, extractor, self.datasets[extractor.trained_on])
+            if isinstance(extractor, ExtractorConfig) and extractor.train_dataset is not None:
+                self._check_name(f"extractors.{name}.train_dataset", extractor.train_dataset, self.datasets)
+                self._check_classes(name, extractor, self.datasets[extractor.train_dataset])
         for name, run in self.runs.items():
             self._check_name(f"runs.{name}.dataset", run.dataset, self.datasets)
             self._check_chain(name)
@@ -103,9 +103,9 @@ class ExperimentConfig(Settings):
         """Check that the launcher starts the ranks and that they share the batch of each run."""
         machine, ranks = self.machine, self.machine.ranks
         for name, run in self.runs.items():
-            if ranks is not None and machine.strategy != "dp+tp" and run.global_batch % ranks:
+            if ranks is not None and machine.strategy != "dp+tp" and run.global_batch_size % ranks:
                 raise ValueError(
-                    f"runs.{name}.global_batch {run.global_batch} cannot be shared equally by "
+                    f"runs.{name}.global_batch_size {run.global_batch_size} cannot be shared equally by "
                     f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
                 )
         if machine.launcher == "srun" and machine.ranks_per_node is None:
@@ -115,13 +115,14 @@ class ExperimentConfig(Settings):
 
     def _check_sampled(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the run keeps the sampled weights and that the sampler fits its prediction target."""
-        if isinstance(evaluation.at, int) and not run.keeps(evaluation.at):
+        if isinstance(evaluation.checkpoint, int) and not run.keeps(evaluation.checkpoint):
             raise ValueError(
-                f"evaluations.{name}.at is step {evaluation.at}, but runs.{evaluation.run} does not keep this checkpoint: "
-                "it keeps multiples of `segment` and of `keep_every`, and the last step"
+                f"evaluations.{name}.checkpoint is step {evaluation.checkpoint}, but runs.{evaluation.run} does not "
+                "keep this checkpoint: "
+                "it keeps multiples of `steps_per_job` and of `keep_every`, and the last step"
             )
-        predict = run.objective.predict
-        if evaluation.at != "codec" and evaluation.solves_flow != (predict == "flow"):
+        predict = run.objective.prediction_type
+        if evaluation.checkpoint != "codec" and evaluation.solves_flow != (predict == "flow"):
             fitting = "euler or heun" if predict == "flow" else "another sampler"
             raise ValueError(
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.predict of runs.{evaluation.run}, which "
@@ -130,33 +131,35 @@ class ExperimentConfig(Settings):
 
     def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
-        if evaluation.guide is not None and run.init is None and run.init_file is None:
+        if evaluation.guidance_reference is not None and run.init_from_run is None and run.init_from_file is None:
             raise ValueError(
-                f"evaluations.{name}.guide is {evaluation.guide}, which requires a fine-tuning run: "
-                f"runs.{evaluation.run} has neither `init` nor `init_file`"
+                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which requires a fine-tuning run: "
+                f"runs.{evaluation.run} has neither `init_from_run` nor `init_from_file`"
             )
-        if evaluation.guidance != 1.0 and run.guide is not None:
+        if evaluation.guidance_scale != 1.0 and run.guidance_training is not None:
             raise ValueError(
-                f"evaluations.{name}.guidance {evaluation.guidance} would guide twice: runs.{evaluation.run} has guidance "
-                "trained in (`guide`); leave `guidance` out"
+                f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} would guide twice: "
+                f"runs.{evaluation.run} has guidance "
+                "trained in (`guidance_training`); leave `guidance_scale` out"
             )
-        started = self.runs[run.init] if run.init is not None else run
-        if evaluation.guide is not None and not (run.label_dropout and started.label_dropout):
+        started = self.runs[run.init_from_run] if run.init_from_run is not None else run
+        if evaluation.guidance_reference is not None and not (run.label_dropout and started.label_dropout):
             raise ValueError(
-                f"evaluations.{name}.guide is {evaluation.guide}, which predicts without a label: `label_dropout` of "
+                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which predicts without a "
+                "label: `label_dropout` of "
                 f"runs.{evaluation.run} and of its start run must be above 0, because only then this is learned"
             )
-        if evaluation.guidance != 1.0 and evaluation.guide is None and run.label_dropout == 0.0:
+        if evaluation.guidance_scale != 1.0 and evaluation.guidance_reference is None and run.label_dropout == 0.0:
             raise ValueError(
-                f"evaluations.{name}.guidance {evaluation.guidance} requires a run with dropped labels; "
+                f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} requires a run with dropped labels; "
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
 
     def _check_images(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check the size of images, and stages and patches of PipeFusion, against tiles, codec, blocks and ranks."""
         dataset = self.datasets[run.dataset]
-        where, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].factor
-        size = evaluation.size or tile
+        where, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].downsampling_factor
+        size = evaluation.image_size or tile
         if size < tile:
             raise ValueError(
                 f"{where}.size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train on "
@@ -199,13 +202,13 @@ class ExperimentConfig(Settings):
     def _check_bands(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that real and generated images contain the measured bands."""
         settings = self.datasets[run.dataset]
-        if (evaluation.triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
+        if (evaluation.band_triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
             raise ValueError(
-                f"evaluations.{name}: `triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
+                f"evaluations.{name}: `band_triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"
             )
-        known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.triplets has"
-        for triplet in evaluation.triplets:
+        known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.band_triplets has"
+        for triplet in evaluation.band_triplets:
             if not set(triplet) <= set(known):
                 raise ValueError(f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}")
 
@@ -223,16 +226,16 @@ class ExperimentConfig(Settings):
 
     def _check_classes(self, name: str, extractor: ExtractorConfig, dataset: DatasetConfig) -> None:
         """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
-        if dataset.one_class and not extractor.defects:
+        if dataset.one_class and not extractor.train_on_defects:
             raise ValueError(
-                f"extractors.{name} classifies tiles, but all tiles of datasets.{extractor.trained_on} have one class: set "
-                "`defects: true`, which works with one class, or train it on an image folder of two or more classes"
+                f"extractors.{name} classifies tiles, but all tiles of datasets.{extractor.train_dataset} have one class: set "
+                "`train_on_defects: true`, which works with one class, or train it on an image folder of two or more classes"
             )
 
     def _check_tiles(self, name: str, run: RunConfig) -> None:
         """Check that the latent of a tile consists of complete patches and has the views that `augment` requires."""
         dataset, patch = self.datasets[run.dataset], run.model.patch
-        factor = self.codecs[dataset.codec].factor
+        factor = self.codecs[dataset.codec].downsampling_factor
         if run.augment == "dihedral" and dataset.views != 8:
             raise ValueError(
                 f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
@@ -245,27 +248,39 @@ class ExperimentConfig(Settings):
             )
 
     def _check_start(self, name: str, run: RunConfig) -> None:
-        """Check that the start run has the same prediction target and blocks, and supports `guide`."""
-        before = self.runs[run.init] if run.init is not None else run
-        if before.objective.predict != run.objective.predict:
+        """Check that the start run has the same prediction target and blocks, and supports `guidance_training`."""
+        before = self.runs[run.init_from_run] if run.init_from_run is not None else run
+        if before.objective.prediction_type != run.objective.prediction_type:
             raise ValueError(
-                f"runs.{name}.objective.predict is {run.objective.predict}, and runs.{run.init}, its `init`, predicts "
-                f"{before.objective.predict}: set both to the same value"
+                f"runs.{name}.objective.prediction_type is {run.objective.prediction_type}, and "
+                f"runs.{run.init_from_run}, its `init_from_run`, predicts "
+                f"{before.objective.prediction_type}: set both to the same value"
             )
         if before.model.block != run.model.block:
             raise ValueError(
-                f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init}, its `init`, of {before.model.block}: "
+                f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init_from_run}, its `init_from_run`, "
+                f"of {before.model.block}: "
                 "weights are valid only in the same type of block; use the same settings"
             )
-        if run.guide is not None and run.guide.by == "start" and before.label_dropout == 0.0:
+        if (
+            run.guidance_training is not None
+            and run.guidance_training.reference == "start"
+            and before.label_dropout == 0.0
+        ):
             raise ValueError(
-                f"runs.{name}.guide.by: start moves away from the prediction of runs.{run.init} without a label, and its "
-                "`label_dropout` is 0: train it with `label_dropout`, or set `by: self`"
+                f"runs.{name}.guidance_training.reference: start moves away from the prediction of "
+                f"runs.{run.init_from_run} without a label, and its "
+                "`label_dropout` is 0: train it with `label_dropout`, or set `reference: self`"
             )
-        if run.guide is not None and run.guide.by == "self" and self.datasets[run.dataset].one_class:
+        if (
+            run.guidance_training is not None
+            and run.guidance_training.reference == "self"
+            and self.datasets[run.dataset].one_class
+        ):
             raise ValueError(
-                f"runs.{name}.guide.by: self separates labels, and all tiles of datasets.{run.dataset} have one label: set "
-                "`by: start` in a fine-tuning run, or leave `guide` out"
+                f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of "
+                f"datasets.{run.dataset} have one label: set "
+                "`reference: start` in a fine-tuning run, or leave `guidance_training` out"
             )
 
     @property
@@ -275,51 +290,53 @@ class ExperimentConfig(Settings):
 
     def _check_average(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
         """Check that the kept checkpoints of the run are sufficient for the average of another length."""
-        if evaluation.ema is None:
+        if evaluation.ema_std is None:
             return
-        if run.ema.lengths is None:
+        if run.ema.stds is None:
             raise ValueError(
-                f"evaluations.{name}.ema {evaluation.ema} requires averages that runs.{evaluation.run} does not keep: set its "
-                "`ema.lengths`, such as [0.05, 0.1] (which restarts its training), or leave `ema` out"
+                f"evaluations.{name}.ema_std {evaluation.ema_std} requires averages that runs.{evaluation.run} does not "
+                "keep: set its "
+                "`ema.stds`, such as [0.05, 0.1] (which restarts its training), or leave `ema_std` out"
             )
         until = self._step_of(evaluation)
         if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
             raise ValueError(
-                f"evaluations.{name}.ema reads all kept checkpoints, and runs.{evaluation.run} has {count} up to this step: at "
+                f"evaluations.{name}.ema_std reads all kept checkpoints, and runs.{evaluation.run} has {count} up to "
+                "this step: at "
                 f"most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
         stored = [
-            PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.lengths
+            PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.stds
         ]
-        misfit = combine_profiles(PowerFunctionProfile(until, evaluation.ema), stored).misfit
+        misfit = combine_profiles(PowerFunctionProfile(until, evaluation.ema_std), stored).misfit
         if misfit > LARGEST_MISFIT:
             raise ValueError(
-                f"evaluations.{name}.ema {evaluation.ema} cannot be computed from `ema.lengths` {run.ema.lengths} in the "
+                f"evaluations.{name}.ema_std {evaluation.ema_std} cannot be computed from `ema.stds` {run.ema.stds} in the "
                 f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: the error of its profile is {misfit:.2f} of "
                 f"the norm, the limit {LARGEST_MISFIT}. Keep more checkpoints (`keep_every`; 8 suffice for 0.03 to 0.25, 16 for "
-                "0.02), or choose a length closer to `ema.lengths`"
+                "0.02), or choose a length closer to `ema.stds`"
             )
 
     def _step_of(self, evaluation: EvaluationConfig) -> int:
         """Return the training step of the sampled weights."""
-        return evaluation.at if isinstance(evaluation.at, int) else self.runs[evaluation.run].steps
+        return evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else self.runs[evaluation.run].steps
 
     def snapshots_of(self, evaluation: EvaluationConfig) -> list[int]:
-        """Return the steps of the checkpoints for the average of another length; empty without `ema`.
+        """Return the steps of the checkpoints for the average of another length; empty without `ema_std`.
 
         Checkpoints at the ends of segments are excluded, because segments must not affect results.
         """
-        if evaluation.ema is None:
+        if evaluation.ema_std is None:
             return []
         until, every = self._step_of(evaluation), self.runs[evaluation.run].keep_every
         return sorted({until, *(range(every, until + 1, every) if every else ())})
 
     def _check_chain(self, name: str) -> None:
         seen = [name]
-        while (before := self.runs[seen[-1]].init) is not None:
-            self._check_name(f"runs.{seen[-1]}.init", before, self.runs)
+        while (before := self.runs[seen[-1]].init_from_run) is not None:
+            self._check_name(f"runs.{seen[-1]}.init_from_run", before, self.runs)
             if before in seen:
-                raise ValueError(f"runs.{name}.init is circular: {' <- '.join([*seen, before])}")
+                raise ValueError(f"runs.{name}.init_from_run is circular: {' <- '.join([*seen, before])}")
             seen.append(before)
 
     def seed_of(self, run: str) -> int:

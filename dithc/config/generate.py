@@ -33,7 +33,7 @@ UNITS = {
     "_percentile": "percent",
     "gflops_per_core": "GFLOP/s",
     "runtime": "minutes",
-    "probability": "percent",
+    "min_cloud_probability": "percent",
     "size": "pixels",
     "stride": "pixels",
 }

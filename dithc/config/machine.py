@@ -18,7 +18,7 @@ class SamplingParallelismConfig(Settings):
     """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
     cfg_parallel: Literal["auto"] | bool = "auto"
     """Compute the two branches of guidance on two ranks, or two sets of ranks."""
-    shared_degree: Degree = "auto"
+    shared_memory_degree: Degree = "auto"
     """Ranks of a node that divide the tokens of an image, with shared keys and values. Bit-identical to one rank."""
     ulysses_degree: Degree = "auto"
     """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
@@ -26,7 +26,7 @@ class SamplingParallelismConfig(Settings):
     ring_degree: Degree = "auto"
     """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values in a ring. Results differ from one rank in
     the seventh digit, because sums are rounded differently. auto selects a ring only if it saves more than 10%."""
-    windows_degree: Degree = "auto"
+    window_degree: Degree = "auto"
     """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
     parallel_vae: Literal["auto"] | bool = False
     """Decode an image on all ranks that sample it, each with some of its rows. Results differ from one rank in the
@@ -40,19 +40,19 @@ class SamplingParallelismConfig(Settings):
         named = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
-            "shared": self.shared_degree,
+            "shared": self.shared_memory_degree,
             "ulysses": self.ulysses_degree,
             "ring": self.ring_degree,
-            "windows": self.windows_degree,
+            "windows": self.window_degree,
         }
         return {name: degree for name, degree in named.items() if degree != "auto"}
 
     def _check_consistency(self) -> None:
         messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
-        if self.shared_degree not in ("auto", 1) and messages:
+        if self.shared_memory_degree not in ("auto", 1) and messages:
             raise ValueError(
-                "machine.sampling divides tokens in shared memory (shared_degree) or by messages (ulysses_degree, ring_degree): "
-                "leave one of both out"
+                "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree, "
+                "ring_degree): leave one of both out"
             )
 
 
@@ -71,7 +71,7 @@ class MachineConfig(Settings):
     """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
     """Cores per rank. If unset, the cores of the workflow divided by the ranks of a node."""
-    gradients: GradientPath = "overlapped"
+    gradient_sync: GradientPath = "overlapped"
     """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
     sharding: Sharding = "none"
     """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
@@ -80,24 +80,24 @@ class MachineConfig(Settings):
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
     """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:
     MPI's nonblocking all-reduce, posted and polled; blocking: MPI's blocking all-reduce."""
-    wire: Literal["fp32", "bf16"] = "fp32"
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the numbers that hierarchical sums transfer between ranks. The sums are computed in fp32."""
-    weights_wire: Literal["fp32", "bf16"] = "fp32"
+    param_gather_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the weights that `sharding: zero1` transfers. With bf16, all ranks compute with rounded weights; each
     rank keeps, updates and saves the exact weights of its share."""
     trace_step: Positive | None = None
     """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""
-    checkpoints: CheckpointPath = "async"
+    checkpoint_mode: CheckpointPath = "async"
     """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
-    go_back: bool = False
+    allow_checkpoint_rollback: bool = False
     """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
     memory: MemoryConfig = MemoryConfig()
     """Use of memory tiers by a rank."""
     sampling: SamplingParallelismConfig = SamplingParallelismConfig()
     """Parallelism of a sampling run."""
-    walltime: bool = False
+    stop_before_walltime: bool = False
     """Jobs end at their `runtime`. Training and sampling then save and stop in time, for the next job."""
-    inputs: Literal["here", "nodes"] = "here"
+    inputs_visible_on: Literal["here", "nodes"] = "here"
     """Location of the user's files. here: visible to the machine that starts the workflow, which checks them before the
     first job; nodes: possibly visible to nodes only, so that the first job detects a missing file."""
     scheduler: Literal["none", "slurm", "generic"] = "none"
@@ -106,11 +106,11 @@ class MachineConfig(Settings):
     srun_mpi: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
     """Process management interface of srun: hydra, MPICH's launcher, which srun starts on the nodes; or a name in the
     output of `srun --mpi=list`. auto: hydra with MPICH, pmix otherwise."""
-    node_cores: Positive | None = None
+    cpus_per_node: Positive | None = None
     """Cores per node that a job may request; without a scheduler, the cores of this machine."""
-    node_memory_mb: Positive | None = None
+    memory_per_node_mb: Positive | None = None
     """Memory in MB per node that a job may request; no limit if unset."""
-    max_minutes: Positive | None = None
+    max_walltime_minutes: Positive | None = None
     """Longest walltime in minutes that a job may request; no limit if unset."""
     prologue: Place | None = None
     """File of shell commands, such as `module load`, to run before the command of every rule. A failure ends the
@@ -119,15 +119,18 @@ class MachineConfig(Settings):
     """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
 
     def _check_consistency(self) -> None:
-        if self.scheduler != "none" and (self.node_cores is None or self.cpus_per_rank is None):
+        if self.scheduler != "none" and (self.cpus_per_node is None or self.cpus_per_rank is None):
             raise ValueError(
-                f"machine.scheduler `{self.scheduler}` requires machine.node_cores and machine.cpus_per_rank, because the "
+                f"machine.scheduler `{self.scheduler}` requires machine.cpus_per_node and machine.cpus_per_rank, because the "
                 "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
             )
-        if self.node_cores is not None and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.node_cores:
+        if (
+            self.cpus_per_node is not None
+            and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.cpus_per_node
+        ):
             raise ValueError(
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
-                f"machine.node_cores {self.node_cores}"
+                f"machine.cpus_per_node {self.cpus_per_node}"
             )
 
     @property

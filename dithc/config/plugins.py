@@ -84,7 +84,7 @@ class PluginSampler(PluginSettings):
 
     group: ClassVar[extensions.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
-    """noise: for networks that predict noise or v; flow: for networks with `objective.predict: flow`."""
+    """noise: for networks that predict noise or v; flow: for networks with `objective.prediction_type: flow`."""
     spacing: ClassVar[Literal["time", "snr"]] = "time"
     """Spacing of the timesteps of a noise schedule."""
     orders: ClassVar[tuple[int, ...]] = ()
@@ -130,7 +130,7 @@ class PluginExtractor(PluginSettings):
     """A feature extractor of an installed package (docs/extending.md); its `network()` computes features of images."""
 
     group: ClassVar[extensions.Group] = "extractors"
-    trained_on: ClassVar[None] = None
+    train_dataset: ClassVar[None] = None
     path: Place | None = None
     """File or folder that the extractor reads, if any; its bytes are part of the identity of the features."""
     resize: ClassVar[str] = "none"

@@ -25,11 +25,12 @@ class BlockKind(NamedTuple):
 
     norm: Norm = "layer"
     mlp: MlpKind = "gelu"
-    position: Position = "sincos"
+    position_embedding: Position = "sincos"
     qk_norm: bool = False
 
     def __str__(self) -> str:
-        return f"norm {self.norm}, mlp {self.mlp}, position {self.position}, qk_norm {str(self.qk_norm).lower()}"
+        qk_norm = str(self.qk_norm).lower()
+        return f"norm {self.norm}, mlp {self.mlp}, position_embedding {self.position_embedding}, qk_norm {qk_norm}"
 
 
 FAMILIES = {"DiT": BlockKind(), "ModernDiT": BlockKind("rms", "swiglu", "rope")}
@@ -51,21 +52,21 @@ class EmaConfig(Settings):
     """Final decay."""
     warmup: bool = True
     """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
-    lengths: list[Length] | None = Field(default=None, min_length=2, max_length=2)
+    stds: list[Length] | None = Field(default=None, min_length=2, max_length=2)
     """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
     power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema` computes the average of
     any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
 
     def _check_consistency(self) -> None:
-        if self.lengths is not None and self.lengths[0] >= self.lengths[1]:
-            raise ValueError(f"`lengths` are not ascending: {self.lengths}")
+        if self.stds is not None and self.stds[0] >= self.stds[1]:
+            raise ValueError(f"`stds` are not ascending: {self.stds}")
 
 
 class ModelConfig(Settings):
     """The network: a preset and its changes."""
 
     preset: Preset = "DiT-S/2"
-    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have `norm: rms`, `mlp: swiglu` and `position: rope`."""
+    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have `norm: rms`, `mlp: swiglu` and `position_embedding: rope`."""
     learn_sigma: bool = True
     """Predict the variance as well (doubles the output channels, adds the VLB term)."""
     hidden_size: Size | None = None
@@ -78,7 +79,7 @@ class ModelConfig(Settings):
     """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm."""
     mlp: MlpKind | None = None
     """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D."""
-    position: Position | None = None
+    position_embedding: Position | None = None
     """Position encoding; the preset's if unset. sincos: a table added to tokens; rope: also rotated queries and
     keys."""
     qk_norm: bool | None = None
@@ -89,11 +90,12 @@ class ModelConfig(Settings):
         width, _, heads = self.shape
         if width % heads:
             raise ValueError(f"hidden_size {width} is not a multiple of num_heads {heads}")
-        if self.block.position == "rope" and width // heads % 4:
+        if self.block.position_embedding == "rope" and width // heads % 4:
             raise ValueError(
-                f"`position: rope` rotates pairs of a head's channels, half by row and half by column, and the heads of "
+                "`position_embedding: rope` rotates pairs of a head's channels, half by row and half by column, and "
+                "the heads of "
                 f"`hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a multiple of 4: choose "
-                "another number of heads, or `position: sincos`"
+                "another number of heads, or `position_embedding: sincos`"
             )
 
     @property
@@ -155,43 +157,45 @@ class ModelConfig(Settings):
         Two norms, qkv, attention, projection, MLP before and after its nonlinearity (8 for GELU and SwiGLU), and two
         gates; measured: 16 to 19. Rotation or normalization keeps qkv twice; fast kernels keep only the rotated copy.
         """
-        return 20 + (3 if self.block.position == "rope" or self.block.qk_norm else 0)
+        return 20 + (3 if self.block.position_embedding == "rope" or self.block.qk_norm else 0)
 
 
 class ObjectiveConfig(Settings):
     """The training target of the network."""
 
-    predict: Predict = "noise"
+    prediction_type: Predict = "noise"
     """Predicted quantity. noise; v: alpha noise - sigma image, with the same schedule; flow: noise - image on the
     straight path between image and noise, sampled by euler or heun (without `model.learn_sigma`)."""
-    times: Literal["uniform", "logit-normal"] = "uniform"
+    timestep_sampling: Literal["uniform", "logit-normal"] = "uniform"
     """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
-    mean: float = Field(default=0.0, ge=-20.0, le=20.0)
+    logit_mean: float = Field(default=0.0, ge=-20.0, le=20.0)
     """Mean of the normal distribution; values above 0 give more noise."""
-    std: float = Field(default=1.0, ge=0.01, le=20.0)
+    logit_std: float = Field(default=1.0, ge=0.01, le=20.0)
     """Standard deviation of the normal distribution."""
-    weight: Literal["none", "min-snr"] = "none"
+    loss_weighting: Literal["none", "min-snr"] = "none"
     """Loss weight of a time. none: equal weights; min-snr: the error of the clean image, for each predicted quantity,
-    is weighted by the signal-to-noise ratio of its time, at most `gamma` (noise and v only)."""
-    gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
+    is weighted by the signal-to-noise ratio of its time, at most `snr_gamma` (noise and v only)."""
+    snr_gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
     """Largest weight of min-snr."""
 
     def _check_consistency(self) -> None:
-        if self.predict == "flow" and self.weight != "none":
-            raise ValueError(f"`weight` {self.weight} requires a noise schedule, not `predict: flow`: leave it out")
-        if self.times == "uniform":
-            self._check_unused("times: logit-normal", "mean", "std")
-        if self.weight == "none":
-            self._check_unused("weight: min-snr", "gamma")
+        if self.prediction_type == "flow" and self.loss_weighting != "none":
+            raise ValueError(
+                f"`loss_weighting` {self.loss_weighting} requires a noise schedule, not `prediction_type: flow`: leave it out"
+            )
+        if self.timestep_sampling == "uniform":
+            self._check_unused("timestep_sampling: logit-normal", "logit_mean", "logit_std")
+        if self.loss_weighting == "none":
+            self._check_unused("loss_weighting: min-snr", "snr_gamma")
 
     def share_between(self, low: float, high: float) -> float:
         """Return the share of drawn times between two times in [0, 1]."""
         return self._share_below(high) - self._share_below(low)
 
     def _share_below(self, time: float) -> float:
-        if self.times == "uniform" or time in (0.0, 1.0):
+        if self.timestep_sampling == "uniform" or time in (0.0, 1.0):
             return time
-        return NormalDist(self.mean, self.std).cdf(math.log(time / (1 - time)))
+        return NormalDist(self.logit_mean, self.logit_std).cdf(math.log(time / (1 - time)))
 
 
 class OptimizerConfig(Settings):
@@ -199,22 +203,22 @@ class OptimizerConfig(Settings):
 
     kind: Literal["adamw", "muon"] = "adamw"
     """adamw; muon: orthogonalized updates of the weight matrices on tokens, and AdamW for biases, modulations,
-    embeddings and the final layer. `lr`, `weight_decay` and `clip` have the same meaning for both."""
+    embeddings and the final layer. `lr`, `weight_decay` and `max_grad_norm` have the same meaning for both."""
     momentum: Beta = 0.95
     """Decay of the momentum of matrices (muon)."""
-    iterations: int = Field(default=5, ge=1, le=20)
+    newton_schulz_steps: int = Field(default=5, ge=1, le=20)
     """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
 
     def _check_consistency(self) -> None:
         if self.kind != "muon":
-            self._check_unused("kind: muon", "momentum", "iterations")
+            self._check_unused("kind: muon", "momentum", "newton_schulz_steps")
 
 
 class GuidanceTrainingConfig(Settings):
     """Guidance trained into the network. The target of labeled images moves away from a prediction without a label.
     Sampling then takes one pass of the network instead of two."""
 
-    by: Literal["self", "start"]
+    reference: Literal["self", "start"]
     """Source of the prediction without a label. self: the current network (Model-guidance); start: the initial weights
     of a fine-tuning run, which stay in memory (DogFit)."""
     guidance: float = Field(default=2.0, gt=1.0, le=1000.0)

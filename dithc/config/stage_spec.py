@@ -7,16 +7,25 @@ from dithc.config import codecs, datasets, training
 from dithc.config.experiment import ExperimentConfig
 
 RUN_WITHOUT_EFFECT = {
-    *("steps", "segment", "micro_batch", "recompute", "checkpoint_every", "keep_last", "keep_every", "log_every"),
+    *(
+        "steps",
+        "steps_per_job",
+        "micro_batch_size",
+        "activation_checkpointing",
+        "checkpoint_every",
+        "keep_last",
+        "keep_every",
+        "log_every",
+    ),
     "validate_every",
-    "nonfinite",  # affects only the reaction to a bad step; a stopped run may continue with another value
+    "on_nonfinite",  # affects only the reaction to a bad step; a stopped run may continue with another value
 }
-COMPARISON = {"real_split", "real_images", "extractor", "metrics", "triplets"}
+COMPARISON = {"real_split", "num_real_images", "extractor", "metrics", "band_triplets"}
 """Settings of an evaluation that determine its scores, but not its images."""
-REAL_TILES = {"at", "real_split", "images", "seed"}
+REAL_TILES = {"checkpoint", "real_split", "num_images", "seed"}
 """Settings of an evaluation that determine the tiles that the codec decodes."""
 # Locations and checks of files do not affect results: the manifests contain the hashes of the files.
-PLACES = {"path", "search", "init_file", "dem", "checksum", "may_lack"}
+PLACES = {"path", "search", "init_from_file", "dem", "checksum", "optional_files"}
 # Affects training only through codecs of display bands, and the spec of their latents contains it.
 LOOKS = {"rendering"}
 
@@ -59,7 +68,7 @@ def _stage(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
-    spec = dataset.model_dump(mode="json", include={"tiles", "scaling", "rendering", "split"})
+    spec = dataset.model_dump(mode="json", include={"tiles", "normalization", "rendering", "split"})
     conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
     return {"seed": experiment.seed, **spec, "conditions": conditions}
 
@@ -78,7 +87,7 @@ def _codec(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 def _seeded(experiment: ExperimentConfig, model: Any) -> dict[str, Any]:
     if isinstance(model, codecs.PluginCodec | codecs.PluginExtractor):
         return {"seed": experiment.seed, **_brought(model)}
-    return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust"})}
+    return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust_code"})}
 
 
 def _latents(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
@@ -91,16 +100,16 @@ def _latents(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     evaluation = experiment.evaluations[name]
-    if evaluation.at == "codec":
+    if evaluation.checkpoint == "codec":
         name = experiment.runs[evaluation.run].dataset
         codec = _codec(experiment, experiment.datasets[name].codec)
         return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
-    spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch"})
+    spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
     if isinstance(evaluation.sampler, training.PluginSampler):
         spec["sampler"] = _brought(evaluation.sampler)
     if evaluation.pipefusion is not None:
         spec["pipefusion"] = evaluation.pipefusion.decides
-    return spec if evaluation.ema is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
+    return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 
 def _extractor(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

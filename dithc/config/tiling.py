@@ -17,9 +17,9 @@ class TilesConfig(Settings):
     stride: Size | None = None
     """Distance of neighboring tiles in pixels; the tile size if unset (no overlap). A smaller stride gives more,
     overlapping tiles. Tiles of two splits never share a location."""
-    min_valid: Fraction = 0.95
+    min_valid_fraction: Fraction = 0.95
     """Smallest share of valid pixels. Other tiles are rejected."""
-    max_cloud: Fraction = 0.1
+    max_cloud_fraction: Fraction = 0.1
     """Largest share of cloudy pixels, if the product has a cloud mask. Other tiles are rejected."""
     min_std: float = Field(default=0.0, ge=0.0, le=10.0**9)
     """Smallest standard deviation in stored units. A tile is rejected as constant if no band exceeds it."""
@@ -28,27 +28,27 @@ class TilesConfig(Settings):
 class SplitConfig(Settings):
     """Assignment of tiles to splits by location. All dates and overlapping tiles of a location are in one split."""
 
-    train: Fraction = 0.9
+    train_fraction: Fraction = 0.9
     """Share of cells for training."""
-    val: Fraction = 0.05
+    val_fraction: Fraction = 0.05
     """Share of cells for validation; the remaining cells are for test."""
-    cell_tiles: Size = 4
+    cell_size_tiles: Size = 4
     """Side of a geographic cell in tiles. A cell belongs to one split; a tile across two splits is rejected. With
-    `cell_m`, this applies to scenes without georeference only."""
-    cell_m: float | None = Field(default=None, ge=10.0, le=1_000_000.0)
+    `cell_size_m`, this applies to scenes without georeference only."""
+    cell_size_m: float | None = Field(default=None, ge=10.0, le=1_000_000.0)
     """Side of a geographic cell in meters. The cells then form one grid over the Earth for all zones, pixel sizes and
     dates. A tile across two splits is moved into one of them, by at most half its side."""
     buffer_m: float = Field(default=0.0, ge=0.0, le=100_000.0)
-    """Smallest distance in meters between tiles of two splits; requires `cell_m`."""
+    """Smallest distance in meters between tiles of two splits; requires `cell_size_m`."""
     duplicates: Literal["exact", "near"] = "exact"
     """Tiles that are assigned to one split at any location. exact: tiles with the same pixels; near: also tiles that
     differ in brightness or compression. With `near`, the cells of these tiles are merged."""
 
     def _check_consistency(self) -> None:
-        if self.train + self.val > 1.0:
-            raise ValueError(f"train + val is {self.train + self.val}, more than 1")
-        if self.buffer_m and self.cell_m is None:
-            raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_m` too")
+        if self.train_fraction + self.val_fraction > 1.0:
+            raise ValueError(f"train + val is {self.train_fraction + self.val_fraction}, more than 1")
+        if self.buffer_m and self.cell_size_m is None:
+            raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_size_m` too")
 
 
 class NormalizationConfig(Settings):

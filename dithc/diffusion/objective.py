@@ -34,12 +34,12 @@ class Objective(ABC):
         """Return the objective of a run; by default noise on the linear schedule with uniform times."""
         settings = settings or training.ObjectiveConfig()
         kinds: dict[str, type[Objective]] = {"noise": _Noise, "v": _V, "flow": _Flow}
-        return kinds[settings.predict](settings)
+        return kinds[settings.prediction_type](settings)
 
     def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
         """Return timesteps (N) at quantiles in [0, 1): int64 in 0 .. T - 1; float32 in 0 .. 1000 for a flow."""
-        if self._settings.times == "logit-normal":
-            uniform = expit(self._settings.mean + self._settings.std * ndtri(uniform))
+        if self._settings.timestep_sampling == "logit-normal":
+            uniform = expit(self._settings.logit_mean + self._settings.logit_std * ndtri(uniform))
         return self._timesteps(uniform)
 
     @abstractmethod
@@ -95,7 +95,7 @@ class _Noise(Objective):
 
     def _weights_of(self, snr: Tensor) -> Tensor:
         """Return min-SNR weights (T) at signal-to-noise ratios (T)."""
-        return snr.clamp(max=self._settings.gamma) / snr
+        return snr.clamp(max=self._settings.snr_gamma) / snr
 
     def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         steps = (shares * len(self.schedule)).astype(np.int64)
@@ -108,14 +108,14 @@ class _Noise(Objective):
         return noise
 
     def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
-        return mse if self._settings.weight == "none" else pick(self._weights, t, mse) * mse
+        return mse if self._settings.loss_weighting == "none" else pick(self._weights, t, mse) * mse
 
 
 class _V(_Noise):
     """v = alpha noise - sigma x0, alpha = sqrt(alpha_bar), sigma = sqrt(1 - alpha_bar): x_t rotated by 90°."""
 
     def _weights_of(self, snr: Tensor) -> Tensor:
-        return snr.clamp(max=self._settings.gamma) / (snr + 1)
+        return snr.clamp(max=self._settings.snr_gamma) / (snr + 1)
 
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         return self._alpha(t, x0) * noise - self._sigma(t, x0) * x0

@@ -43,7 +43,7 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 @torch.no_grad()
 def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predict: Predict) -> None:
-    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`.
+    """Try a sampler, `run` with network, noise and steps, for a network that returns `prediction_type`.
 
     Raises UserError, about `named`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
     reproducible, mixes images of a batch, or misses the distribution.

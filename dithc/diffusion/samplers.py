@@ -72,7 +72,9 @@ def sample(
     sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
-        raise user_error("order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `order`")
+        raise user_error(
+            "order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `solver_order`"
+        )
     draw = noise if callable(noise) else image_noise(noise, shape)
     if times is not None and len(times) != steps:
         fix = "pass one timestep per step"

@@ -73,14 +73,14 @@ class SampleOrder:
 class Batches:
     """Batches of a training run: batch `step` is a pure function of the settings, for any history and number of ranks.
 
-    Sample i of a step has position step * global_batch + i in the stream. (seed, epoch, row) determines its view, label
+    Sample i of a step has position step * global_batch_size + i in the stream. (seed, epoch, row) determines its view, label
     dropout, timestep, noise and posterior noise, in this order. All are drawn whether used or not, so that disabling
     one does not change the others.
 
     Args:
         latents: Source of rows; the train split is used.
         seed: Any integer.
-        global_batch: Samples per step over all ranks; may exceed the number of rows.
+        global_batch_size: Samples per step over all ranks; may exceed the number of rows.
         label_dropout: Share of labels replaced by the null class.
         augment: Set of encoded views, used with equal frequency.
         times: Map from uniform draws to timesteps.
@@ -94,7 +94,7 @@ class Batches:
         latents: Latents,
         *,
         seed: int,
-        global_batch: int,
+        global_batch_size: int,
         label_dropout: float,
         augment: training.Augment,
         times: Times,
@@ -105,7 +105,7 @@ class Batches:
                 f"latents in {latents.folder} have no training samples",
                 got=f"0 of {latents.count} rows in the train split",
                 expected="at least 1",
-                fix="add tiles to the dataset or increase `split.train`, then rerun its tiles stage",
+                fix="add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage",
             )
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
@@ -115,18 +115,18 @@ class Batches:
                 expected=f"{self._num_views}",
                 fix=f"set `views: {self._num_views}` of the dataset, then rerun its latents stage",
             )
-        self.latents, self.seed, self.global_batch = latents, seed, global_batch
+        self.latents, self.seed, self.global_batch_size = latents, seed, global_batch_size
         self.label_dropout, self.times = label_dropout, times
         self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
         """Return the number of passes over the train rows before this step."""
-        return step * self.global_batch / len(self.order.rows)
+        return step * self.global_batch_size / len(self.order.rows)
 
     def batch(self, step: int, part: slice = slice(None)) -> Batch:
-        """Return the samples `part` (a slice of 0 to global_batch) of a step, counted from 0."""
-        inside = np.arange(*part.indices(self.global_batch), dtype=np.int64)
-        epochs, rows = self.order.at(step * self.global_batch + inside)
+        """Return the samples `part` (a slice of 0 to global_batch_size) of a step, counted from 0."""
+        inside = np.arange(*part.indices(self.global_batch_size), dtype=np.int64)
+        epochs, rows = self.order.at(step * self.global_batch_size + inside)
         uniform, noise, posterior = self._draw(epochs, rows)
         views = self._views(uniform[:, 0])  # (n,)
         labels = self.latents.labels[rows].astype(np.int64)  # (n,)
@@ -136,8 +136,8 @@ class Batches:
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
     def rows(self, step: int) -> Rows:
-        """Return the latent rows of a step's samples, (global_batch,)."""
-        return self.order.at(step * self.global_batch + np.arange(self.global_batch, dtype=np.int64))[1]
+        """Return the latent rows of a step's samples, (global_batch_size,)."""
+        return self.order.at(step * self.global_batch_size + np.arange(self.global_batch_size, dtype=np.int64))[1]
 
     def _draw(
         self, epochs: Rows, rows: Rows

@@ -208,7 +208,7 @@ def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:
             got=f"a largest magnitude of {float(largest[first])}",
             expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
             fix="check that row of the accepted tiles and the codec's weights; retrain the codec if it diverged, or "
-            "set another `scale` of an external codec",
+            "set another `scaling_factor` of an external codec",
         )
 
 

@@ -37,7 +37,7 @@ class DiT(nn.Module):
         self.t_embedder = TimestepEmbedder(width)
         self.y_embedder = LabelEmbedder(config.num_classes + (config.null_label is not None), width)
         self.pos_embed = nn.Parameter(torch.empty(1, config.num_tokens, width), requires_grad=False)
-        rotary = rotary_tables(config.head_width, config.grid) if config.position == "rope" else (None, None)
+        rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
         self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels, rms=config.norm == "rms")
         initialise(self)

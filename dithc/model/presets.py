@@ -24,7 +24,7 @@ class DiTConfig:
         mlp_ratio: Hidden width of the MLP over `hidden_size`; for a SwiGLU, of the plain MLP with equal arithmetic.
         norm: Norm before each modulation: LayerNorm, or RMSNorm (Zhang & Sennrich 2019), both without weights.
         mlp: Two layers with a GELU between them, or with a SwiGLU (Shazeer 2020).
-        position: Position embedding only, or also rotated queries and keys; the head width is then divisible by 4.
+        position_embedding: Position embedding only, or also rotated queries and keys; the head width is then divisible by 4.
         qk_norm: Whether queries and keys have RMS norms, each with weights (K) shared by all heads.
     """
 
@@ -40,7 +40,7 @@ class DiTConfig:
     mlp_ratio: float = 4.0
     norm: training.Norm = "layer"
     mlp: training.MlpKind = "gelu"
-    position: training.Position = "sincos"
+    position_embedding: training.Position = "sincos"
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
@@ -55,12 +55,16 @@ class DiTConfig:
         if self.hidden_size % self.num_heads or self.hidden_size % 4:
             expected = f"a multiple of 4 (position embedding) and of num_heads = {self.num_heads}"
             raise _wrong("hidden_size", got=self.hidden_size, expected=expected)
-        for name, known in (("norm", training.Norm), ("mlp", training.MlpKind), ("position", training.Position)):
+        for name, known in (
+            ("norm", training.Norm),
+            ("mlp", training.MlpKind),
+            ("position_embedding", training.Position),
+        ):
             if getattr(self, name) not in get_args(known):
                 raise _wrong(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(known)))
         if not isinstance(self.qk_norm, bool):
             raise _wrong("qk_norm", got=repr(self.qk_norm), expected="True or False")
-        if self.position == "rope" and self.head_width % 4:
+        if self.position_embedding == "rope" and self.head_width % 4:
             expected = "a number that gives a head width divisible by 4, for rotations by row and column (rope)"
             raise _wrong("num_heads", got=f"{self.num_heads}, head width {self.head_width}", expected=expected)
         if not 0 <= self.class_dropout_prob < 1:

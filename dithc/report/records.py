@@ -31,7 +31,7 @@ class CodecFacts:
 
     name: str
     kind: str
-    trained_on: str | None = None
+    train_dataset: str | None = None
     shape: list[int] | None = None
     psnr_db: float | None = None
     psnr_linear_db: float | None = None
@@ -96,13 +96,13 @@ class RunFacts:
 
     name: str
     dataset: str
-    init: str | None
+    init_from_run: str | None
     preset: str
     changes: dict[str, Any]
     settings: dict[str, str] = field(default_factory=dict)
     dtype: str
     steps_planned: int
-    global_batch: int
+    global_batch_size: int
     step: int | None = None
     parameters: int | None = None
     ranks: int | None = None
@@ -213,20 +213,20 @@ class EvaluationFacts:
     name: str
     run: str
     dataset: str
-    at: Literal["untrained", "start", "final", "codec"] | int
+    checkpoint: Literal["untrained", "start", "final", "codec"] | int
     label: str
     weights: str
     sampler: str
-    order: int | None
+    solver_order: int | None
     steps: int
-    times: list[int] | None
+    timesteps: list[int] | None
     epsilon_scaling: float
-    guidance: float
+    guidance_scale: float
     guidance_channels: str
     guidance_interval: list[float] | None
-    guide: str | None
+    guidance_reference: str | None
     real_split: str
-    ema: float | None = None
+    ema_std: float | None = None
     cache: str | None = None
     pipefusion: str | None = None
     is_exact: bool | None = None
@@ -245,8 +245,8 @@ class EvaluationFacts:
     @property
     def solver(self) -> str:
         """Description of the sampler, including cache or patches."""
-        order = f", order {self.order}" if self.order is not None else ""
-        times = ", chosen times" if self.times is not None else ""
+        order = f", order {self.solver_order}" if self.solver_order is not None else ""
+        times = ", chosen times" if self.timesteps is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
         reused = ""
         if self.pipefusion is not None:
@@ -259,15 +259,15 @@ class EvaluationFacts:
     @property
     def guided(self) -> str:
         """Description of the guidance; empty without guidance."""
-        if self.guidance == 1.0:
+        if self.guidance_scale == 1.0:
             return ""
-        away = f", away from the {self.guide}" if self.guide is not None else ""
+        away = f", away from the {self.guidance_reference}" if self.guidance_reference is not None else ""
         where = ""
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             where = f", from {low:g} to {high:g} of the timesteps"
         count = f"; {self.network_evaluations} evaluations" if self.network_evaluations is not None else ""
-        return f"guidance {self.guidance}, {self.guidance_channels}{away}{where}{count}"
+        return f"guidance {self.guidance_scale}, {self.guidance_channels}{away}{where}{count}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,12 +339,15 @@ class ReportRecords:
         chosen = [item for item in self.evaluations if item.dataset == dataset]
         return sorted(
             chosen,
-            key=lambda item: (item.at == "codec", item.at if isinstance(item.at, int) else order.get(item.at, 0)),
+            key=lambda item: (
+                item.checkpoint == "codec",
+                item.checkpoint if isinstance(item.checkpoint, int) else order.get(item.checkpoint, 0),
+            ),
         )
 
     def best(self, dataset: str) -> EvaluationFacts | None:
         """Return the best evaluation of samples of a dataset, preferring published features; None without scores."""
-        scored = [item for item in self.evaluations_of(dataset) if item.score and item.at != "codec"]
+        scored = [item for item in self.evaluations_of(dataset) if item.score and item.checkpoint != "codec"]
 
         def rank(item: EvaluationFacts) -> tuple[bool, float]:
             return (not item.score.comparable, item.score.value(self.measure)) if item.score else (True, 0.0)
@@ -358,10 +361,10 @@ class ReportRecords:
     def chain(self, run: str) -> list[RunFacts]:
         """Return a run and its ancestors, the first ancestor first."""
         chosen = next(item for item in self.runs if item.name == run)
-        return [*(self.chain(chosen.init) if chosen.init else []), chosen]
+        return [*(self.chain(chosen.init_from_run) if chosen.init_from_run else []), chosen]
 
     @property
     def last_runs(self) -> list[RunFacts]:
         """Runs that initialize no other run."""
-        started = {item.init for item in self.runs}
+        started = {item.init_from_run for item in self.runs}
         return [item for item in self.runs if item.name not in started]

@@ -63,7 +63,7 @@ class ImageGenerator:
     parallel_vae: Literal["auto"] | bool = False
 
     def __post_init__(self) -> None:
-        self.count, self.steps = self.evaluation.images, self.evaluation.steps
+        self.count, self.steps = self.evaluation.num_images, self.evaluation.steps
         self.grid = self._grid()
         self.shape = (self.model.config.in_channels, *(self.grid.size if self.grid else self.model.config.size))
         self._windows: windows.WindowedDenoiser | None = None
@@ -130,18 +130,18 @@ class ImageGenerator:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        return self.shape[1] * self.codec.factor, self.shape[2] * self.codec.factor
+        return self.shape[1] * self.codec.downsampling_factor, self.shape[2] * self.codec.downsampling_factor
 
     def check_size(self, name: str) -> None:
         """Raise UserError if the evaluation's image size does not match the network, windows or patches."""
-        factor, size = self.codec.factor, self.evaluation.size
+        factor, size = self.codec.downsampling_factor, self.evaluation.image_size
         own = [side * factor for side in self.model.config.size]
         if size is not None and (size % factor or size < max(own) or (self.grid is None and own != [size, size])):
             raise user_error(
                 f"size of evaluation {name}",
                 got=f"{size} pixels{' in windows' if self.grid else ''}, with a network of {own[0]} x {own[1]}",
                 expected=f"the network's size, or with `windows` a larger multiple of {factor}",
-                fix="correct `size`, add `windows: {overlap: 0.25}`, or use a run trained on tiles of that size",
+                fix="correct `image_size`, add `windows: {overlap: 0.25}`, or use a run trained on tiles of that size",
             )
 
         ParallelDenoiser(
@@ -156,10 +156,10 @@ class ImageGenerator:
 
     def _grid(self) -> windows.WindowGrid | None:
         chosen = self.evaluation
-        if chosen.windows is None or chosen.size is None:
+        if chosen.windows is None or chosen.image_size is None:
             return None
-        side = chosen.size // self.codec.factor
-        overlap, shift = chosen.windows.overlap, chosen.windows.shift
+        side = chosen.image_size // self.codec.downsampling_factor
+        overlap, shift = chosen.windows.overlap, chosen.windows.random_shift
         return windows.WindowGrid(
             size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=chosen.seed
         )
@@ -181,7 +181,7 @@ class ImageGenerator:
             model,
             labels,
             null_label=self.model.config.null_label,
-            scale=chosen.guidance,
+            scale=chosen.guidance_scale,
             channels=chosen.guidance_channels,
             guide=guide,
             interval=(interval[0] * last, interval[1] * last) if interval is not None else None,
@@ -192,7 +192,7 @@ class ImageGenerator:
         # unbounded.
         common: dict[str, Any] = {
             "steps": chosen.steps,
-            "times": chosen.times,
+            "times": chosen.timesteps,
             "clip": self.codec.bound,
             "shape": shape,
             "noise": noise,
@@ -201,7 +201,7 @@ class ImageGenerator:
         schedule = self.objective.schedule
         if schedule is None:
             return diffusion.sample_flow(chosen.sampler, velocity=denoise, **common)
-        return diffusion.sample(chosen.sampler, denoise=denoise, schedule=schedule, order=chosen.order, **common)
+        return diffusion.sample(chosen.sampler, denoise=denoise, schedule=schedule, order=chosen.solver_order, **common)
 
     @cached_property
     def _decoding(self) -> Callable[[Tensor], Tensor]:
@@ -234,7 +234,7 @@ class ImageGenerator:
         )
         if self.grid is None:
             return denoiser
-        of_scene = windows.WindowedDenoiser(denoiser, self.grid, batch=self.evaluation.batch * rows.size)
+        of_scene = windows.WindowedDenoiser(denoiser, self.grid, batch=self.evaluation.batch_size * rows.size)
         if model is self.model:
             self._windows = of_scene
         return of_scene
@@ -275,4 +275,4 @@ def _drawn(rows: Rows, evaluation: training.EvaluationConfig) -> Rows:
             expected="at least 2",
             fix="set `real_split` to another split, or increase its share in the dataset's `split`",
         )
-    return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.images]
+    return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.num_images]

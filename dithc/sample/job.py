@@ -22,7 +22,7 @@ class SamplingJob:
         tiles: Manifest of the tiles, which provide scaling and display stretch.
         codec_settings: Settings of the decoding codec.
         codec: Manifest of that codec, if it was trained here.
-        snapshots: Steps of the checkpoints combined into `evaluation.ema`; empty without a requested length.
+        snapshots: Steps of the checkpoints combined into `evaluation.ema_std`; empty without a requested length.
         out: Manifest to write; shards are in the same folder.
         parallel_vae: Whether all ranks that share an image decode it together (see
         `dithc.sample.parallel.parallel_decoder.ParallelDecoder`). degrees: Given degrees of the division of a shard among ranks

@@ -26,8 +26,14 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
     evaluation = job.evaluation
     assert job.checkpoint is not None
     store, last = CheckpointStore.of_run(job.checkpoint)
-    step = evaluation.at if isinstance(evaluation.at, int) else last if evaluation.at == "final" else 0
-    if isinstance(evaluation.at, int) and step != last and step not in store.steps():
+    step = (
+        evaluation.checkpoint
+        if isinstance(evaluation.checkpoint, int)
+        else last
+        if evaluation.checkpoint == "final"
+        else 0
+    )
+    if isinstance(evaluation.checkpoint, int) and step != last and step not in store.steps():
         raise user_error(
             f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
@@ -39,13 +45,13 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
     with torch.random.fork_rng():
         torch.manual_seed(meta["seed"])
         model = DiT(DiTConfig(**meta["model"]))
-    if evaluation.at != "untrained":
+    if evaluation.checkpoint != "untrained":
         path = checkpoint.weights(evaluation.weights)
         averaged = None
-        if evaluation.ema is not None:
+        if evaluation.ema_std is not None:
             snapshots, manifest = job.snapshots, job.checkpoint
             averaged, meta["average"] = average_of(
-                store, checkpoint, length=evaluation.ema, snapshots=snapshots, manifest=manifest
+                store, checkpoint, length=evaluation.ema_std, snapshots=snapshots, manifest=manifest
             )
         try:
             model.load_state_dict(read_tensors(path) if averaged is None else averaged)
@@ -62,17 +68,19 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
 
 def load_guide(job: SamplingJob) -> DiT | None:
     """Return the network that guidance moves away from, if it differs from the sampled network."""
-    guide = job.evaluation.guide
+    guide = job.evaluation.guidance_reference
     if guide is None:
         return None
     log.info("sampling two networks; the first is the guide")
-    return load_network(replace(job, evaluation=job.evaluation.model_copy(update={"at": guide, "ema": None})))[0]
+    return load_network(
+        replace(job, evaluation=job.evaluation.model_copy(update={"checkpoint": guide, "ema_std": None}))
+    )[0]
 
 
 def describe(evaluation: training.EvaluationConfig, *, step: int) -> str:
-    if evaluation.at == "codec":
+    if evaluation.checkpoint == "codec":
         return "reconstructions of real tiles"
-    if evaluation.at == "untrained":
+    if evaluation.checkpoint == "untrained":
         return "untrained initial weights"
-    length = "" if evaluation.ema is None else f" (length {evaluation.ema})"
+    length = "" if evaluation.ema_std is None else f" (length {evaluation.ema_std})"
     return f"{'averaged' if evaluation.weights == 'ema' else 'raw'} weights{length} of step {step}"

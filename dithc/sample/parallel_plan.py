@@ -51,7 +51,7 @@ def chosen_degrees(
 def work_of(images: ImageGenerator | CodecReconstructions, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
     if not isinstance(images, ImageGenerator):
         return SamplingWork(shards=shards)
-    branches, staged = 1 if job.evaluation.guidance == 1.0 else 2, job.evaluation.pipefusion
+    branches, staged = 1 if job.evaluation.guidance_scale == 1.0 else 2, job.evaluation.pipefusion
     calls = images.changed(guidance=1.0).network_evaluations()
     both = images.network_evaluations() - calls if branches == 2 else calls
     return SamplingWork.of(
@@ -62,7 +62,7 @@ def work_of(images: ImageGenerator | CodecReconstructions, shards: Sequence[int]
         number_bytes=2 if images.bf16 else 4,
         calls=calls,
         lone_calls=calls - both,
-        batch=min(job.evaluation.batch, SHARD_IMAGES),
+        batch=min(job.evaluation.batch_size, SHARD_IMAGES),
         decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
         patches=0 if staged is None else staged.patches,

@@ -28,7 +28,7 @@ from dithc.sample.parallel_plan import chosen_degrees
 from dithc.sample.scene_shards import check_memory, check_room, free_bytes, picture, write_scene
 from dithc.sample.shards import SHARD_IMAGES, ImageShards, batches, grid
 
-NOT_IN_IDENTITY = {"images"}  # image i does not depend on the number of images
+NOT_IN_IDENTITY = {"num_images"}  # image i does not depend on the number of images
 # Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
 MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
 SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
@@ -52,7 +52,7 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
         output.check(stage="sample", name=job.name)
     inputs = inputs_of(job)
     said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
-    is_codec, sampler = job.evaluation.at == "codec", job.evaluation.sampler
+    is_codec, sampler = job.evaluation.checkpoint == "codec", job.evaluation.sampler
     images, meta = _open_codec(job) if is_codec else open_images(job, tiles_digest=inputs[str(job.tiles)])
     decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
     if is_codec:
@@ -206,7 +206,7 @@ def _make(
         teams = group.size // degrees.size
         log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
     mine = missing[team.number :: len(groups)] if team.number is not None else []
-    steps, batch = images.steps, min(job.evaluation.batch, shards.each)
+    steps, batch = images.steps, min(job.evaluation.batch_size, shards.each)
     scenes = _scenes(images)
     make = images.images if scenes is None else scenes.latents
     total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
@@ -272,18 +272,18 @@ def _way(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str
     kept = (
         "weights",
         "sampler",
-        "order",
+        "solver_order",
         "steps",
-        "times",
+        "timesteps",
         "epsilon_scaling",
-        "guidance",
+        "guidance_scale",
         "guidance_channels",
         "guidance_interval",
-        "guide",
+        "guidance_reference",
     )
     settings = {name: getattr(chosen, name) for name in kept} | {"sampler": str(chosen.sampler)}
     if chosen.windows is not None:
-        settings |= {"size": chosen.size, "windows": chosen.windows.model_dump(mode="json")}
+        settings |= {"image_size": chosen.image_size, "windows": chosen.windows.model_dump(mode="json")}
     of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
     return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
 
@@ -299,9 +299,9 @@ def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ran
         "images_per_second": shards.total * ranks / seconds if seconds else None,
         "ranks": ranks,
         "run": chosen.run,
-        "at": chosen.at,
+        "checkpoint": chosen.checkpoint,
         "described": describe(chosen, step=meta["step"]),
-        **({"split": chosen.real_split} if chosen.at == "codec" else _way(chosen, meta=meta)),
+        **({"split": chosen.real_split} if chosen.checkpoint == "codec" else _way(chosen, meta=meta)),
         **cache_report.numbers(chosen, sidecars),
         "seed": chosen.seed,
         "codec": meta["codec"],

@@ -18,7 +18,7 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     links of the machine's description (DITHC_MACHINE). Without a description the table excludes degrees that need links
     and notes it. Raises UserError as `sample` does, and for a codec-only evaluation.
     """
-    if job.evaluation.at == "codec":
+    if job.evaluation.checkpoint == "codec":
         raise user_error(
             f"--degrees does not apply to evaluation {job.name}",
             got="a codec-only evaluation",

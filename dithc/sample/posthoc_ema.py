@@ -30,16 +30,16 @@ def average_of(
     """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
     `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's. Returns fp32
-    weights by name; and `ema`, `ema_misfit` (of the profile, relative) and `ema_snapshots`. Raises UserError if a
+    weights by name; and `ema_std`, `ema_misfit` (of the profile, relative) and `ema_snapshots`. Raises UserError if a
     checkpoint is missing or damaged, or has no averages of several lengths.
     """
-    lengths = checkpoint.meta["ema"].get("lengths")
+    lengths = checkpoint.meta["ema"].get("stds")
     if not lengths:
         raise user_error(
             f"average of length {length} is not available in {store.folder}",
             got="checkpoints without averages of several lengths",
-            expected="two averages per checkpoint, as specified by `ema.lengths` of the run",
-            fix="pass the manifest of a run that has `ema.lengths`, or omit `ema` in the evaluation",
+            expected="two averages per checkpoint, as specified by `ema.stds` of the run",
+            fix="pass the manifest of a run that has `ema.stds`, or omit `ema_std` in the evaluation",
         )
     step = checkpoint.step
     steps = sorted({step, *(one for one in snapshots if one <= step)})
@@ -48,7 +48,7 @@ def average_of(
             f"average of length {length} at step {step}: {len(missing)} of {len(steps)} checkpoints are missing",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
-            fix="restore the `keep_every` of the training run, omit `ema` in the evaluation, or "
+            fix="restore the `keep_every` of the training run, omit `ema_std` in the evaluation, or "
             f"delete {manifest} and that folder to train again",
         )
     stored = [PowerFunctionProfile(one, each) for one in steps for each in lengths]
@@ -69,4 +69,4 @@ def average_of(
         f"relative profile error {found.misfit:.2g}"
     )
     weights = {name: sums.pop(name).float() for name in list(sums)}
-    return weights, {"ema": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}
+    return weights, {"ema_std": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}

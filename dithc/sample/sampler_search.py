@@ -36,7 +36,7 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
     """Optimize the timesteps of an evaluation's solver until its latents differ least from those of many steps.
 
     The latents use seeds of the evaluation that are not scored. One half is for the search, the other for validation.
-    The search starts at the evaluation's `times`, or at the solver's default spacing.
+    The search starts at the evaluation's `timesteps`, or at the solver's default spacing.
 
     Args:
         job: Evaluation with network, guidance, solver and number of steps.
@@ -44,33 +44,40 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
         reference_steps: Steps of the reference: UniPC of third order, or Heun's method for a flow.
 
     Returns:
-        `times`, settings of the search, and mean absolute differences from the reference (in units of scaled latents):
-        `searched` on the first half, `unseen` on the second; `before` with the default spacing, `after` with `times`.
+        `timesteps`, settings of the search, and mean absolute differences from the reference (in units of scaled latents):
+        `searched` on the first half, `unseen` on the second; `before` with the default spacing, `after` with `timesteps`.
 
     Raises:
         UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
     """
     begun = time.monotonic()
     chosen = job.evaluation
-    if chosen.at == "codec" or chosen.sampler not in SOLVERS or chosen.num_times < 2 or chosen.steps > MOST_STEPS:
+    if (
+        chosen.checkpoint == "codec"
+        or chosen.sampler not in SOLVERS
+        or chosen.num_times < 2
+        or chosen.steps > MOST_STEPS
+    ):
         raise user_error(
             f"evaluation {job.name} has no timesteps to search",
-            got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.at}",
+            got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.checkpoint}",
             expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), with a network",
-            fix="change `sampler`, `steps` or `at` of the evaluation",
+            fix="change `sampler`, `steps` or `checkpoint` of the evaluation",
         )
     if reference_steps < 2 * chosen.steps:
         fix = "take 200"
         raise user_error("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
     inputs = inputs_of(job)
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
-    first, second = (range(chosen.images + part * latents, chosen.images + (part + 1) * latents) for part in (0, 1))
+    first, second = (
+        range(chosen.num_images + part * latents, chosen.num_images + (part + 1) * latents) for part in (0, 1)
+    )
     error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
     spacing, least = _own_spacing(chosen)
     before = error(spacing)
-    times, after = descend(error, tuple(chosen.times or spacing), least=least, report=log.info)
+    times, after = descend(error, tuple(chosen.timesteps or spacing), least=least, report=log.info)
     unseen = {"before": judge(spacing), "after": judge(times)}
-    found = {"times": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
+    found = {"timesteps": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
     if unseen["after"] >= unseen["before"]:
         log.warning("these timesteps do not improve unseen latents: search on more latents")
     settings = {"evaluation": job.name, "spec": job.spec, "inputs": inputs}
@@ -86,7 +93,7 @@ class _Error:
         self._known: dict[Times, float] = {}
         log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
         is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
-        best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "order": 3}
+        best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
         self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, times=None)
 
     @property
@@ -101,12 +108,12 @@ class _Error:
 
     def _latents(self, **settings: Any) -> Tensor:
         changed = self._images.changed(**settings)
-        parts = batches(self._indices, self._images.evaluation.batch)
+        parts = batches(self._indices, self._images.evaluation.batch_size)
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
 
 def _own_spacing(chosen: training.EvaluationConfig) -> tuple[Times, int]:
-    """Return the timesteps of a solver without `times`, and the least last one; equal intervals for a flow."""
+    """Return the timesteps of a solver without `timesteps`, and the least last one; equal intervals for a flow."""
     assert isinstance(chosen.sampler, str), "installed samplers are not searched"
     if chosen.sampler in training.FLOW_SAMPLERS:
         count = chosen.num_times
@@ -173,7 +180,7 @@ def search_epsilon_scaling(
     """
     begun = time.monotonic()
     chosen = job.evaluation
-    if chosen.at == "codec":
+    if chosen.checkpoint == "codec":
         raise user_error(
             f"evaluation {job.name} has no noise to scale",
             got="at: codec",
@@ -182,12 +189,12 @@ def search_epsilon_scaling(
         )
     inputs = inputs_of(job)
     opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
-    halves = [range(chosen.images + part * images, chosen.images + (part + 1) * images) for part in (0, 1)]
+    halves = [range(chosen.num_images + part * images, chosen.num_images + (part + 1) * images) for part in (0, 1)]
 
     def score_at(scaling: float, indices: Sequence[int]) -> float:
         changed, parts = opened.changed(epsilon_scaling=scaling), []
         with progress(total=len(indices), label=f"epsilon scaling {scaling:.3f}", unit="image") as bar:
-            for part in batches(indices, chosen.batch):
+            for part in batches(indices, chosen.batch_size):
                 parts.append(changed.codec.to_rgb(changed.images(part)))
                 bar.update(len(part))
         found = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)

@@ -37,7 +37,7 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
             got=f"{out_of_memory.gib(free)} free per rank",
             expected=f"at least {out_of_memory.gib(LATENTS_AT_ONCE * latents)}: every rank holds {LATENTS_AT_ONCE} or more "
             f"tensors of {out_of_memory.gib(latents)}",
-            fix="lower `size` of the evaluation, use a codec with fewer latents (`pixel` has one per number), "
+            fix="lower `image_size` of the evaluation, use a codec with fewer latents (`pixel` has one per number), "
             "start fewer ranks per node, or request more memory (`resources: {sample: {mem_mb}}`)",
         )
 
@@ -51,7 +51,7 @@ def check_room(shards: ImageShards, missing: Sequence[int], *, shape: tuple[int,
             f"{len(missing)} scene(s) of {shape[0]} x {shape[1]} x {shape[2]} are larger than the disk of {shards.folder}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"{(needed + SPARE_BYTES) / 1e9:.2f} GB: fp16 data and an 8-bit display",
-            fix="free disk space, choose another folder, or lower `size` or `images` of the evaluation",
+            fix="free disk space, choose another folder, or lower `image_size` or `num_images` of the evaluation",
         )
 
 
@@ -72,7 +72,7 @@ def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent:
         for _ in images.rows(latent):
             pass
         return
-    side = latent.shape[-1] * images.codec.factor
+    side = latent.shape[-1] * images.codec.downsampling_factor
     try:
         shards.sidecar(shard).unlink(missing_ok=True)
         with ExitStack() as stack:

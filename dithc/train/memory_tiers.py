@@ -65,7 +65,7 @@ class TrainingMemory:
         """Apply AutoMem to the model of a run and return the model."""
         AutoMem(
             model,
-            recompute=run.recompute,
+            recompute=run.activation_checkpointing,
             tiers=self.tiers,
             copies=self._copies,
             allow_recompute=self._settings.allow_recompute,
@@ -168,16 +168,16 @@ class TrainingMemory:
 
 def _chain(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
     """Return the tiers to manage, and log the choice; with one tier empty, or UserError for `automem: on`."""
-    named = [name for name in ("fast_budget_gib", "file_folder", "allow_recompute") if getattr(settings, name)]
+    named = [name for name in ("fast_memory_gib", "spill_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
         if named:
             log.warning(f"machine.memory: {', '.join(named)} has no effect, because automem is off")
         return []
     chain = tier_specs(
         discover_machine(),
-        fast_budget_bytes=_bytes(settings.fast_budget_gib),
-        file_folder=None if settings.file_folder is None else Path(settings.file_folder),
-        file_bytes=_bytes(settings.file_gib),
+        fast_budget_bytes=_bytes(settings.fast_memory_gib),
+        spill_folder=None if settings.spill_folder is None else Path(settings.spill_folder),
+        file_bytes=_bytes(settings.spill_gib),
         ranks=ranks,
     )
     if len(chain) > 2:
@@ -190,7 +190,7 @@ def _chain(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
             "machine.memory.automem",
             got=f"on, with a single memory tier ({', '.join(spec.name for spec in chain)})",
             expected="at least two tiers",
-            fix="set fast_budget_gib, or file_folder and file_gib; or automem: auto, which then does not move data",
+            fix="set fast_memory_gib, or spill_folder and spill_gib; or automem: auto, which then does not move data",
         )
     if settings.allow_recompute:
         log.warning("machine.memory: allow_recompute has no effect with a single memory tier")

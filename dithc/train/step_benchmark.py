@@ -191,7 +191,7 @@ def _alone(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
             "steps without exchange", got=got, expected=expected, fix="set pairs to 0, or change the strategy"
         )
     single = Group()
-    run = trainer.run.model_copy(update={"global_batch": settings.batch // layout.data_size})
+    run = trainer.run.model_copy(update={"global_batch_size": settings.batch // layout.data_size})
     strategy = Strategy(trainer.strategy.module, make_rank_grid(single, "cftp"))
     source = _RandomSource(seed=settings.seed)
     return Trainer(
@@ -202,10 +202,10 @@ def _alone(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
 def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
     """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
     run = training.RunConfig.model_validate(
-        {"dataset": "random", "model": settings.model, "global_batch": settings.batch, "dtype": settings.dtype}
-        | {"recompute": settings.recompute}
+        {"dataset": "random", "model": settings.model, "global_batch_size": settings.batch, "dtype": settings.dtype}
+        | {"activation_checkpointing": settings.recompute}
     )
-    machine = MachineConfig(strategy=settings.strategy, gradients=settings.gradients, sharding=settings.sharding)
+    machine = MachineConfig(strategy=settings.strategy, gradient_sync=settings.gradients, sharding=settings.sharding)
     layout = make_rank_grid(group, settings.strategy)
     model = init_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)

@@ -54,7 +54,7 @@ class Driver:
             raise user_error(
                 "the profile does not describe the nodes of the cluster",
                 got=f"executor {executor}, and `machine` has scheduler: none",
-                expected="machine={scheduler: ..., node_cores: ..., cpus_per_rank: ..., ...} in the profile",
+                expected="machine={scheduler: ..., cpus_per_node: ..., cpus_per_rank: ..., ...} in the profile",
                 fix="run `dithc doctor --write-profile NAME` on the login node",
             )
         self._hold()

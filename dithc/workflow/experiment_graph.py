@@ -11,7 +11,7 @@ from dithc.core.artifacts import atomic_write
 from dithc.core.integrity import dump_checksummed
 from dithc.workflow.fingerprint import FileFingerprints
 
-PATHS = {"path", "init_file", "dem"}  # settings that contain paths of user files
+PATHS = {"path", "init_from_file", "dem"}  # settings that contain paths of user files
 
 
 class ExperimentGraph:
@@ -48,7 +48,7 @@ class ExperimentGraph:
 
     @property
     def finetunings(self) -> list[str]:
-        return [name for name, run in self.experiment.runs.items() if run.init or run.init_file]
+        return [name for name, run in self.experiment.runs.items() if run.init_from_run or run.init_from_file]
 
     @property
     def real_sets(self) -> list[str]:
@@ -57,7 +57,7 @@ class ExperimentGraph:
 
     def real_set(self, evaluation: str) -> str:
         chosen = self.experiment.evaluations[evaluation]
-        count = chosen.real_images or "all"
+        count = chosen.num_real_images or "all"
         return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
 
     def measured(self, features: str) -> str:
@@ -72,7 +72,7 @@ class ExperimentGraph:
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
         """Return the inputs of an evaluation's images; unused inputs are empty lists."""
         chosen, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)
-        is_trained = chosen.at != "codec"
+        is_trained = chosen.checkpoint != "codec"
         return {
             "checkpoint": [self.final(chosen.run)] if is_trained else [],
             "latents": [self.path("latents", dataset)] if is_trained else [],
@@ -138,7 +138,7 @@ class ExperimentGraph:
 
     @property
     def simulated_files(self) -> list[str]:
-        return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.of]
+        return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.experiments]
 
     @property
     def scaling_files(self) -> list[str]:
@@ -148,7 +148,7 @@ class ExperimentGraph:
 
     def paper_scores(self, target: str) -> list[str]:
         evaluations = self.experiment.evaluations
-        final = (name for name in self.experiment.scored if evaluations[name].at == "final")
+        final = (name for name in self.experiment.scored if evaluations[name].checkpoint == "final")
         paths = [self.path("fid", name) for name in final if evaluations[name].run in self.finetunings]
         return paths if target == "table1" else []
 
@@ -172,8 +172,8 @@ class ExperimentGraph:
         """Return inputs of a segment: latents, and the earlier segment or start run."""
         chosen = self.experiment.runs[run]
         inputs = {"latents": self.path("latents", chosen.dataset)}
-        if chosen.init:
-            inputs["init"] = self.final(chosen.init)
+        if chosen.init_from_run:
+            inputs["init"] = self.final(chosen.init_from_run)
         if step > chosen.segment_steps:
             inputs["before"] = self.segment(run, step - chosen.segment_steps)
         return inputs

@@ -75,7 +75,7 @@ def _datasets(matrix: ExperimentGraph) -> Iterator[Stage]:
 def _codecs(matrix: ExperimentGraph) -> Iterator[Stage]:
     for name, codec in matrix.experiment.codecs.items():
         if isinstance(codec, codecs.KlVaeConfig):
-            needs = [matrix.path("tiles", codec.trained_on)]
+            needs = [matrix.path("tiles", codec.train_dataset)]
             yield _stage("codec", name, "codec", matrix.path("codecs", name), matrix.log(f"codec/{name}"), needs)
 
 
@@ -97,9 +97,9 @@ def _runs(matrix: ExperimentGraph) -> Iterator[Stage]:
 def _evaluations(matrix: ExperimentGraph) -> Iterator[Stage]:
     experiment = matrix.experiment
     for name, extractor in experiment.extractors.items():
-        if extractor.trained_on is not None and matrix.extractor_of(name):
+        if extractor.train_dataset is not None and matrix.extractor_of(name):
             output, log = matrix.path("extractors", name), matrix.log(f"extractor/{name}")
-            yield _stage("extractor", name, "extractor", output, log, [matrix.path("tiles", extractor.trained_on)])
+            yield _stage("extractor", name, "extractor", output, log, [matrix.path("tiles", extractor.train_dataset)])
     for name in matrix.real_sets:
         dataset, split, count, extractor_name = name.split(".", 3)
         yield Stage(

@@ -30,7 +30,7 @@ INFINITE = float("inf")
 ODD_NUMBERS = (INFINITE, -INFINITE, INFINITE - INFINITE, 10**30, -(10**30), "1e309", True, False, "many", [1], {"a": 1})
 PATHS = [
     tuple(key.split("."))
-    for key in ("results", "store", "machine.prologue", "bench.automem.folder", "bench.simulate.machine")
+    for key in ("results", "store", "machine.prologue", "bench.automem.spill_folder", "bench.simulate.machine")
 ]
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 
@@ -128,7 +128,7 @@ def reference(drawn: random.Random, content: dict[str, Any], text: str) -> Trial
     places = [
         place
         for place, value in leaves(content)
-        if isinstance(value, str) and place[-1] in ("dataset", "codec", "run", "extractor", "init", "trained_on")
+        if isinstance(value, str) and place[-1] in ("dataset", "codec", "run", "extractor", "init", "train_dataset")
     ]
     place = drawn.choice(places)
     itself = place[1] if place[-1] == "init" else "nobody"

@@ -31,7 +31,7 @@ def metadata_of(root: Path) -> Path:
 
 def truth_of(source: dict[str, Any]) -> dict[str, Any]:
     """Return the settings for the good product, without those for missing files."""
-    return {key: value for key, value in source.items() if key not in ("checksum", "may_lack")}
+    return {key: value for key, value in source.items() if key not in ("checksum", "optional_files")}
 
 
 def variant_bytes(draws: Draws, place: Place) -> Trial:
@@ -77,7 +77,7 @@ def variant_lacks(draws: Draws, place: Place) -> Trial:
         other = draws.choice([one for one in native if one != path and one.parent == path.parent] or [path])
         content = path.read_bytes()
         replace(other, content)
-    sources = [{**SAFE, "may_lack": ["*"]}, {**SAFE, "checksum": "skip"}, SAFE]
+    sources = [{**SAFE, "optional_files": ["*"]}, {**SAFE, "checksum": "skip"}, SAFE]
     source = draws.choice(sources[2:] if how == "other band" else sources)
     # A band that is coarser than the grid is read from any remaining file, which may have other pixels.
     falls_back = bool(coarser) and "_10m" not in path.name and how in ("absent", "renamed") and source is not SAFE

@@ -106,7 +106,7 @@ class Range:
         data = {
             "title": "A set",
             "codec": "none",
-            "max_rejected": 0.9,
+            "max_rejected_fraction": 0.9,
             "rendering": display,
             "source": {**source, "path": str(folder)},
         }

@@ -34,7 +34,7 @@ WRONG = [
     ("automem", {"budget": 1.0}, "--budget"),
     ("automem", {"limit": 0.0}, "--limit"),
     ("automem", {"memory_gib": 0.0}, "--memory"),
-    ("automem", {"file_gib": -1.0}, "--file-gib"),
+    ("automem", {"spill_gib": -1.0}, "--spill-gib"),
     ("automem", {"warmup": 1}, "--warmup"),
     ("automem", {"folder": Path("/nowhere/at/all")}, "--folder"),
     ("curves", {"platform": "gpu"}, "bench curves --platform"),

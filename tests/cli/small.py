@@ -21,8 +21,8 @@ class Small:
             "name": "tiny",
             "datasets": {"set": dataset},
             "codecs": {"pixels": {"kind": "pixel"}},
-            "runs": {"run": {"dataset": "set", "steps": 2, "global_batch": 2}},
-            "extractors": {"own": {"kind": "classifier", "trained_on": "set", "steps": 3, "batch": 8}},
+            "runs": {"run": {"dataset": "set", "steps": 2, "global_batch_size": 2}},
+            "extractors": {"own": {"kind": "classifier", "train_dataset": "set", "steps": 3, "batch": 8}},
             "evaluations": {"score": {"run": "run", "extractor": "own", **evaluation}},
         }
         self.configure(seed=0)

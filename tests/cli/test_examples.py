@@ -104,7 +104,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small.parent.mkdir(parents=True)
     steps = folder / "steps.yaml"
     steps.write_text(
-        "runs: {pretrain: {steps: 160, segment: 160, global_batch: 4}, sentinel2: {steps: 400, global_batch: 4}}"
+        "runs: {pretrain: {steps: 160, steps_per_job: 160, global_batch_size: 4}, sentinel2: {steps: 400, global_batch_size: 4}}"
     )
     content = load_experiment([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
     small.write_text(json.dumps(content))

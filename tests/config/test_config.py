@@ -26,7 +26,7 @@ def demo() -> dict[str, Any]:
 
 
 def codec_of(**settings: Any) -> dict[str, Any]:
-    made = {"kind": "kl-vae", "trained_on": "landscape", **settings}
+    made = {"kind": "kl-vae", "train_dataset": "landscape", **settings}
     return {"codecs": {**DEMO["codecs"], "c": made}}
 
 
@@ -80,7 +80,7 @@ def sourced(**source: Any) -> dict[str, Any]:
 
 def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return a classifier for the tiles of a source."""
-    classifier = {"kind": "classifier", "trained_on": "x", **settings}
+    classifier = {"kind": "classifier", "train_dataset": "x", **settings}
     return sourced(**source) | {"extractors": DEMO["extractors"] | {"x": classifier}}
 
 
@@ -102,10 +102,13 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"title": "a\nb"}, ["title", "one line"]),
     ({"results": "r$(touch pwned)"}, ["results", "contains $"]),
     ({"machine": {"launcher": "none", "ranks_per_node": 2}}, ["launcher", "one rank"]),
-    ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch", "5 ranks"]),
-    ({"machine": {"memory": {"file_folder": "/scratch"}}}, ["machine.memory", "file_gib"]),
+    ({"machine": {"launcher": "mpiexec", "ranks_per_node": 5}}, ["global_batch_size", "5 ranks"]),
+    ({"machine": {"memory": {"spill_folder": "/scratch"}}}, ["machine.memory", "spill_gib"]),
     ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
-    ({"extractors": {"x": {"kind": "inception", "path": "x.pth", "defects": True}}}, ["extractors.x", "`defects`"]),
+    (
+        {"extractors": {"x": {"kind": "inception", "path": "x.pth", "train_on_defects": True}}},
+        ["extractors.x", "`defects`"],
+    ),
     *((judge(source), ["all tiles of datasets.x have one class", "`defects: true`"]) for source in ONE_CLASS),
     (sourced(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
     (
@@ -114,11 +117,11 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (sourced(kind="sentinel2-array", path="x", bands=["B02"], units="dn"), ["`offset` must be declared"]),
     (sourced(kind="sentinel2", synthetic={"size": 382}), ["`synthetic.size` is 382", "use 378 or 384"]),
-    (codec_of(trained_on="x"), ["codecs.c.trained_on", "landscape"]),
+    (codec_of(train_dataset="x"), ["codecs.c.train_dataset", "landscape"]),
     (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "their sum is at most 1", "0.6"]),
-    (codec_of(equivariance=0.1, factor=32), ["codecs.c.equivariance", "lower `factor`"]),
+    (codec_of(equivariance=0.1, downsampling_factor=32), ["codecs.c.equivariance", "lower `downsampling_factor`"]),
     (run(dataset="nowhere"), ["runs.a.dataset", "nowhere", "landscape"]),
-    (run(init="b"), ["runs.a.init", "'b'"]),
+    (run(init="b"), ["runs.a.init_from_run", "'b'"]),
     (run(steps=10, segment=3), ["segment", "does not divide"]),
     (run(steps=9_000_000, segment=1), ["segment", "more than 10000 jobs"]),
     (run(lr=-1e-4), ["runs.a.lr", "greater than 0"]),
@@ -129,37 +132,37 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(model={"hidden_size": 40, "num_heads": 4, "position": "rope"}), ["runs.a.model", "not a multiple of 4"]),
     (run(model={"qk_norm": 1.5}), ["runs.a.model.qk_norm", "true or false"]),
     (run(model={"norm": True}), ["runs.a.model", "`norm` is True"]),
-    (run(model={"norm": "rms"}, init_file="DiT.pt"), ["runs.a", "original blocks", "norm rms, mlp gelu"]),
+    (run(model={"norm": "rms"}, init_from_file="DiT.pt"), ["runs.a", "original blocks", "norm rms, mlp gelu"]),
     (run(objective={"predict": "flow"}), ["runs.a", "`model.learn_sigma: false`"]),
     (
-        run(objective={"predict": "v"}, init_file="DiT.pt"),
-        ["runs.a", "`init_file` contains a network that predicts noise"],
+        run(objective={"predict": "v"}, init_from_file="DiT.pt"),
+        ["runs.a", "`init_from_file` contains a network that predicts noise"],
     ),
     (run(objective={"predict": "flow", "weight": "min-snr"}), ["runs.a.objective", "min-snr", "leave it out"]),
     (run(objective={"mean": 0.5}), ["runs.a.objective", "`mean`", "`times: logit-normal`"]),
     (run(objective={"gamma": 3.0}), ["runs.a.objective", "`gamma`", "`weight: min-snr`"]),
     (run(optimizer={"momentum": 0.9}), ["runs.a.optimizer", "`momentum` has no effect", "`kind: muon`"]),
     (run(optimizer={"iterations": 6}), ["runs.a.optimizer", "`iterations` has no effect", "`kind: muon`"]),
-    (run(decay_share=0.5), ["runs.a", "`decay_share` has no effect", "trapezoid"]),
+    (run(decay_fraction=0.5), ["runs.a", "`decay_fraction` has no effect", "trapezoid"]),
     (run(steps=10, warmup_steps=10, lr_schedule="cosine"), ["runs.a", "`warmup_steps` 10", "cosine", "`steps` 10"]),
     (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "(2 steps at least)"]),
     (run(augment="dihedral"), ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set it to 8"]),
     (run(ema={"lengths": [0.1, 0.05]}), ["runs.a.ema", "`lengths` are not ascending"]),
     (run(guide={"by": "start"}), ["runs.a", "`guide.by: start` requires initial weights", "or set `by: self`"]),
     (run(guide={"by": "self"}, label_dropout=0.0), ["runs.a", "`label_dropout` 0", "0.1"]),
-    (run(guide={"by": "self", "interval": [0.5, 0.5]}), ["runs.a.guide", "`interval` is not ascending"]),
+    (run(guide={"by": "self", "interval": [0.5, 0.5]}), ["runs.a.guidance_training", "`interval` is not ascending"]),
     (
         run(guide={"by": "self"})
-        | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance": 2}}},
-        ["evaluations.x.guidance 2.0 would guide twice", "leave `guidance` out"],
+        | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance_scale": 2}}},
+        ["evaluations.x.guidance_scale 2.0 would guide twice", "leave `guidance` out"],
     ),
     (
         fine_tuned(start={"label_dropout": 0.0}, guide={"by": "start"}),
-        ["runs.a.guide.by: start", "prediction of runs.b without a label", "`label_dropout` is 0"],
+        ["runs.a.guidance_training.reference: start", "prediction of runs.b without a label", "`label_dropout` is 0"],
     ),
     (
         {"datasets": DEMO["datasets"] | {"landscape": SENTINEL2}, **run(guide={"by": "self"})},
-        ["runs.a.guide.by: self", "all tiles of datasets.landscape have one label", "`by: start`"],
+        ["runs.a.guidance_training.reference: self", "all tiles of datasets.landscape have one label", "`by: start`"],
     ),
     (
         fine_tuned(start={}, model={"preset": "ModernDiT-S/2"}),
@@ -171,7 +174,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         fine_tuned(start={}, objective={"predict": "v"}),
-        ["runs.a.objective.predict is v", "runs.b", "predicts noise", "set both to the same value"],
+        ["runs.a.objective.prediction_type is v", "runs.b", "predicts noise", "set both to the same value"],
     ),
     (
         {"runs": {one: {"dataset": "landscape", "init": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},
@@ -179,7 +182,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (judged(sampler="dpm-solver"), ["evaluations.x.sampler dpm-solver", "is flow: choose euler or heun"]),
     (run() | judged(run="a", sampler="heun"), ["evaluations.x.sampler heun", "is noise: choose another sampler"]),
-    (judged(at=121), ["evaluations.x.at is step 121", "runs.pretrain does not keep"]),
+    (judged(at=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
     (judged(sampler="ddim", order=2), ["evaluations.x", "`order` applies to the samplers", "ddim"]),
     (judged(steps=2, times=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
     (flow(steps=2, times=[999, 5]), ["evaluations.x", "euler must start at 1000"]),
@@ -191,17 +194,17 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance` other than 1"]),
     (judged(guide="start"), ["`guide` requires `guidance` above 1; with 1.0"]),
     (judged(guide="start", guidance=2, at="start"), ["`guide: start` requires weights after the first step"]),
-    (judged(guide="start", guidance=2), ["evaluations.x.guide is start", "runs.pretrain has neither"]),
-    (judged(ema=0.07, sampler="heun"), ["evaluations.x.ema 0.07", "runs.pretrain does not keep", "`ema.lengths`"]),
+    (judged(guide="start", guidance=2), ["evaluations.x.guidance_reference is start", "runs.pretrain has neither"]),
+    (judged(ema=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.lengths`"]),
     (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
     (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
     (judged(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
     (judged(triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`triplets` has R+G+B twice"]),
-    (flow(triplets=[["B12", "B11", "B99"]]), ["evaluations.x.triplets has B12, B11, B99", "datasets."]),
+    (flow(triplets=[["B12", "B11", "B99"]]), ["evaluations.x.band_triplets has B12, B11, B99", "datasets."]),
     (judged(images=1), ["evaluations.x", "`images` is 1", "at least two"]),
-    (flow(size=TILE // 2), ["evaluations.x.size", "is smaller than the tiles of runs.pretrain"]),
-    (flow(size=4096), ["evaluations.x.size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"]),
-    (flow(size=2049, windows={}), ["evaluations.x.size 2049 is not a multiple of", "use 2048"]),
+    (flow(size=TILE // 2), ["evaluations.x.image_size", "is smaller than the tiles of runs.pretrain"]),
+    (flow(size=4096), ["evaluations.x.image_size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"]),
+    (flow(size=2049, windows={}), ["evaluations.x.image_size 2049 is not a multiple of", "use 2048"]),
     (judged(windows={"overlap": 0.5}), ["evaluations.x", "require the `size`"]),
     (judged(size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`shift: true`"]),
     (judged(size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
@@ -261,7 +264,9 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
         with pytest.raises(UserError, match=words):
             load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": run}}})
     with pytest.raises(UserError, match="with dropped labels"):
-        load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guide": None, "run": "forgot"}}})
+        load(
+            {**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guidance_reference": None, "run": "forgot"}}}
+        )
 
 
 def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_would_do() -> None:
@@ -273,7 +278,9 @@ def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_w
     for ema in (0.05, 0.07, 0.1):
         assert lengthy(ema)  # only the last checkpoint
     for ema, every in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
-        with pytest.raises(UserError, match=rf"evaluations.x.ema {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"):
+        with pytest.raises(
+            UserError, match=rf"evaluations.x.ema_std {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"
+        ):
             lengthy(ema)
         assert lengthy(ema, keep_every=every)
     with pytest.raises(UserError, match=r"runs\.a has 8000 up to this step: at most 100"):
@@ -343,6 +350,6 @@ def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and
     for group, words in ((["B01"] * 3, r"lacks B10[\s\S]*source.bands"), (["B10", "B10", "B13"], "has B13")):
         with pytest.raises(UserError, match=rf"codecs.sd-vae-groups.bands {words}"):
             load(content | {"codecs": {"sd-vae-groups": codec | {"bands": [*codec["bands"][:4], group]}}})
-    codec["factor"] = 48
+    codec["downsampling_factor"] = 48
     with pytest.raises(UserError, match="not a multiple of 96"):
         load(content)

@@ -39,10 +39,10 @@ FAULTS = [
     ),
     ("dataset: a", "dataset: a, zzzzzz: 1", "zzzzzz (line 10, column 19): unknown key\n"),
     ("name: x", "nmae: x", "nmae (line 1, column 1): unknown key; did you mean `name`?"),
-    ("name: x", "global_batch: 3", "unknown key; keys of that name: runs.NAME.global_batch"),
+    ("name: x", "global_batch_size: 3", "unknown key; keys of that name: runs.NAME.global_batch_size"),
     (
         "{kind: pixel}",
-        "{kind: kl-vae, trained_on: a, stepss: 3}",
+        "{kind: kl-vae, train_dataset: a, stepss: 3}",
         "(line 8, column 43): unknown key; did you mean `steps`?",
     ),
     ("kind: image-folder", "kind: sentinel", "; did you mean `sentinel2`?"),
@@ -93,10 +93,10 @@ def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, give
 
 
 def test_each_of_several_faults_has_a_line_below_the_first(tmp_path: Path) -> None:
-    lines = fault(tmp_path, "name: x", SAMPLING % "ulysses_degree: 0, windows_degree: -2").split("\n")
+    lines = fault(tmp_path, "name: x", SAMPLING % "ulysses_degree: 0, window_degree: -2").split("\n")
     assert lines[0].endswith("has 2 faults")
     assert lines[1].startswith("  got:      machine.sampling.ulysses_degree (line 2, ")
-    assert lines[2].startswith("            machine.sampling.windows_degree (line 2, ")
+    assert lines[2].startswith("            machine.sampling.window_degree (line 2, ")
 
 
 def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dithc.config import load_experiment, load_machine
 from dithc.workflow.snakemake_api import words_of
 
 ROOT = Path(__file__).parent.parent.parent
-SLURM = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38, scheduler: slurm, node_cores: 152}"
+SLURM = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38, scheduler: slurm, cpus_per_node: 152}"
 
 
 def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
@@ -19,10 +19,10 @@ def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
 
 
 def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
-    word = "machine={memory: {fast_budget_gib: 8}, cpus_per_rank: 19}"
+    word = "machine={memory: {fast_memory_gib: 8}, cpus_per_rank: 19}"
     machine = load_experiment({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
     assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
-    assert machine.memory.fast_budget_gib == 8
+    assert machine.memory.fast_memory_gib == 8
     word = "machine={scheduler: none, launcher: mpiexec, ranks_per_node: null}"
     assert load_experiment({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
 
@@ -31,7 +31,7 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
-    one.write_text("seed: 1\nmachine: {cpus_per_rank: 2, max_minutes: 9, memory: {fast_budget_gib: 1}}\n")
+    one.write_text("seed: 1\nmachine: {cpus_per_rank: 2, max_walltime_minutes: 9, memory: {fast_memory_gib: 1}}\n")
     two.write_text("seed: 2\nmachine: {cpus_per_rank: 3}\n")
     own = ["machine={ranks_per_node: 2, launcher: srun}", "name=mine"]
     logging.getLogger("dithc").propagate = True
@@ -39,8 +39,8 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
         experiment = load_experiment([one, two], above=[("cluster", [SLURM, "title=T"]), ("the command line", own)])
     assert (experiment.seed, experiment.title, experiment.name) == (2, "T", "mine")
     machine = experiment.machine
-    assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_minutes) == (38, 2, 9)
-    assert machine.memory.fast_budget_gib == 1
+    assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_walltime_minutes) == (38, 2, 9)
+    assert machine.memory.fast_memory_gib == 1
     assert sorted(record.getMessage().replace(f"{tmp_path}/", "") for record in caplog.records) == [
         "machine.cpus_per_rank: 38 (cluster) overrides 3 (two.yaml)",
         "machine.ranks_per_node: 2 (the command line) overrides 4 (cluster)",

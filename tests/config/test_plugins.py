@@ -39,7 +39,7 @@ def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) ->
     return {
         "datasets": {"d": tiles},
         "codecs": {"c": {"kind": "folded", "latent_channels": 16} | changed.get("codec", {})},
-        "runs": {"r": {"dataset": "d", "model": model, "objective": {"predict": predict}}},
+        "runs": {"r": {"dataset": "d", "model": model, "objective": {"prediction_type": predict}}},
         "extractors": {"f": {"kind": "means"} | changed.get("extractor", {})},
         "evaluations": {"e": {"run": "r", "extractor": "f", "steps": 10, "sampler": sampler, **evaluation}},
     }

@@ -35,7 +35,7 @@ def spec(**settings: Any) -> dict[str, Any]:
 
 def test_spelled_defaults_do_not_change_the_digest() -> None:
     objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
-    same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_share": 0.2}
+    same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_fraction": 0.2}
     same |= {
         "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
         "ema": {"lengths": None},
@@ -57,7 +57,7 @@ def test_easier_latents_change_the_digest_of_a_codec(change: dict[str, Any]) -> 
     base = experiment().model_dump(exclude_unset=True)
     base["datasets"]["toy"]["codec"] = "vae"
     plain, easier = (
-        load(base | {"codecs": {"vae": {"kind": "kl-vae", "trained_on": "toy", **settings}}})
+        load(base | {"codecs": {"vae": {"kind": "kl-vae", "train_dataset": "toy", **settings}}})
         for settings in ({}, change)
     )
     assert stage_spec(easier, "codec", "vae") == stage_spec(plain, "codec", "vae") | change
@@ -79,11 +79,11 @@ CHANGES: list[dict[str, Any]] = [
     {"betas": [0.9, 0.95]},
     {"optimizer": {"kind": "muon", "iterations": 6}},
     {"ema": {"decay": 0.9999, "warmup": True, "lengths": [0.05, 0.1]}},
-    {"lr_schedule": "trapezoid", "decay_share": 0.5},
+    {"lr_schedule": "trapezoid", "decay_fraction": 0.5},
     {"augment": "none"},
     {"model": {"norm": "rms"}},
     {"guide": {"by": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
-    *({"lr": 2e-4}, {"global_batch": 56}, {"dtype": "bf16"}, {"clip": None}),
+    *({"lr": 2e-4}, {"global_batch_size": 56}, {"dtype": "bf16"}, {"clip": None}),
 ]
 
 
@@ -94,7 +94,7 @@ def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "change", [{"steps": 60, "segment": 20}, {"micro_batch": 4}, {"recompute": "block"}, {"keep_last": 5}]
+    "change", [{"steps": 60, "segment": 20}, {"micro_batch_size": 4}, {"recompute": "block"}, {"keep_last": 5}]
 )
 def test_edits_without_effect_on_the_result_keep_the_digest(change: dict[str, Any]) -> None:
     assert spec(**change) == spec()
@@ -143,7 +143,14 @@ def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_
     base["datasets"]["toy"]["codec"] = "other"
 
     def made(**settings: Any) -> dict[str, Any]:
-        said = {"kind": "torchscript", "path": "x", "latent_channels": 4, "factor": 8, "scale": 1.0, "trust": True}
+        said = {
+            "kind": "torchscript",
+            "path": "x",
+            "latent_channels": 4,
+            "downsampling_factor": 8,
+            "scale": 1.0,
+            "trust": True,
+        }
         return stage_spec(
             load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": said | settings}}), "latents", "toy"
         )
@@ -159,12 +166,12 @@ def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_
 def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
     """Return the settings that determine a trained extractor, or its features."""
     base = experiment().model_dump(exclude_unset=True)
-    base["extractors"] = {"x": {"kind": "classifier", "trained_on": "toy", **settings}}
+    base["extractors"] = {"x": {"kind": "classifier", "train_dataset": "toy", **settings}}
     return stage_spec(load(base), stage, "x")
 
 
 def test_resize_and_defects_change_the_digest_of_an_extractor() -> None:
-    files = {"kind": "squeezenet", "trained_on": None, "path": "x"}
+    files = {"kind": "squeezenet", "train_dataset": None, "path": "x"}
     assert extractor_spec("features", **files, resize="legacy-pytorch") != extractor_spec("features", **files)
     assert extractor_spec("features", **files, resize="clean") == extractor_spec("features", **files)
     for stage in ("extractor", "features"):
@@ -193,7 +200,7 @@ def stage_of(
 @pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])
 def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any]) -> None:
     assert digest(stage_of(kind="sentinel2", **change)) != digest(stage_of(kind="sentinel2"))
-    for split in ({"cell_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):
+    for split in ({"cell_size_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):
         found = stage_of(stage="tiles", kind="sentinel2", split=split)["split"]
         assert found == stage_of(stage="tiles", kind="sentinel2")["split"] | split
 

@@ -55,13 +55,13 @@ def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
     refused = refusal(safe_folder)
     assert refused.reason == Reason.INCOMPLETE
     assert unused.name in refused.got
-    assert "may_lack" in refused.fix
-    assert refusal(safe_folder, may_lack=["*/QI_DATA/*"]).reason == Reason.INCOMPLETE
-    scene = read_one(safe_folder, may_lack=["*/R60m/*"])
+    assert "optional_files" in refused.fix
+    assert refusal(safe_folder, optional_files=["*/QI_DATA/*"]).reason == Reason.INCOMPLETE
+    scene = read_one(safe_folder, optional_files=["*/R60m/*"])
     assert scene.notes == ("incomplete",)
     (own,) = images(safe_product, "R10m/*_B03_10m.jp2")
     own.unlink()
-    for settings in ({"may_lack": ["*"]}, {"checksum": "skip"}):
+    for settings in ({"optional_files": ["*"]}, {"checksum": "skip"}):
         refused = refusal(safe_folder, **settings)
         assert refused.reason == Reason.MISSING_BAND
         assert "B03 at 10 m" in refused.got

@@ -42,7 +42,7 @@ def test_every_variant_is_staged_with_what_it_says_of_itself(
 ) -> None:
     folder, kind = invented(variant), VARIANTS[variant]
     shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
-    path = config(source={"kind": "sentinel2", "path": str(folder)}, rendering=shown, max_rejected=0.0)
+    path = config(source={"kind": "sentinel2", "path": str(folder)}, rendering=shown, max_rejected_fraction=0.0)
     out = tmp_path / "out"
     assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]) == 0
     rows = read_rows(out / "scenes.parquet")

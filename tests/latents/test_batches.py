@@ -44,7 +44,7 @@ def of_steps(count):
 def batches(latents=None, **changes):
     chosen = {
         "seed": 1,
-        "global_batch": 12,
+        "global_batch_size": 12,
         "label_dropout": 0.1,
         "augment": "mirror",
         "times": of_steps(1000),
@@ -81,7 +81,7 @@ def test_batch_of_a_step_depends_on_nothing_before():
 
 
 def test_types_and_ranges():
-    batch = batches(times=of_steps(10), global_batch=300).batch(0)
+    batch = batches(times=of_steps(10), global_batch_size=300).batch(0)
     assert (batch.x.dtype, batch.y.dtype, batch.t.dtype, batch.noise.dtype) == (
         torch.float32,
         torch.int64,
@@ -93,11 +93,11 @@ def test_types_and_ranges():
     assert set(batch.y.tolist()) == set(range(CLASSES + 1))
 
 
-@pytest.mark.parametrize("global_batch", [1, 7, 12, 30, 70])
-def test_every_epoch_visits_each_train_row_once(global_batch):
+@pytest.mark.parametrize("global_batch_size", [1, 7, 12, 30, 70])
+def test_every_epoch_visits_each_train_row_once(global_batch_size):
     train = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
-    source = batches(FakeLatents(train=train, logvar=None), global_batch=global_batch, augment="none")
-    stream = np.concatenate([seen(source, step) for step in range(-(-40 // global_batch))])[:40].reshape(4, 10)
+    source = batches(FakeLatents(train=train, logvar=None), global_batch_size=global_batch_size, augment="none")
+    stream = np.concatenate([seen(source, step) for step in range(-(-40 // global_batch_size))])[:40].reshape(4, 10)
     assert [sorted(epoch.tolist()) for epoch in stream] == [train] * 4
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 4
 
@@ -108,14 +108,14 @@ def test_negative_and_huge_seeds_are_seeds_of_their_own():
 
 
 def test_a_row_draws_anew_in_every_epoch():
-    source = batches(FakeLatents(count=1), global_batch=2)
+    source = batches(FakeLatents(count=1), global_batch_size=2)
     first, second = source.batch(0).noise
     assert not torch.equal(first, second)
 
 
 def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
     latents = FakeLatents(count=1, logvar=-2.0, scale=0.5, shape=(4, 16, 16))
-    x = batches(latents, global_batch=200, augment="none").batch(0).x
+    x = batches(latents, global_batch_size=200, augment="none").batch(0).x
     std = 0.5 * np.exp(-1.0)
     assert abs(float(x.mean()) - 0.5) < 5 * std / x.numel() ** 0.5
     assert abs(float(x.std()) / std - 1) < 5 / (2 * x.numel()) ** 0.5
@@ -123,7 +123,7 @@ def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
 
 def test_noise_is_standard_normal_and_independent_of_the_posterior():
     latents = FakeLatents(count=1, shape=(4, 16, 16))
-    batch = batches(latents, global_batch=200, augment="none").batch(0)
+    batch = batches(latents, global_batch_size=200, augment="none").batch(0)
     posterior, count = batch.x - 1.0, batch.noise.numel()
     assert abs(float(batch.noise.mean())) < 5 / count**0.5
     assert abs(float(batch.noise.std()) - 1) < 5 / (2 * count) ** 0.5
@@ -131,7 +131,7 @@ def test_noise_is_standard_normal_and_independent_of_the_posterior():
 
 
 def test_shares_of_flips_and_dropped_labels_are_as_asked():
-    source = batches(FakeLatents(logvar=None), global_batch=4000, label_dropout=0.3)
+    source = batches(FakeLatents(logvar=None), global_batch_size=4000, label_dropout=0.3)
     batch = source.batch(0)
     assert abs(float((batch.x[:, 0, 0, 0] < 0).float().mean()) - 0.5) < 5 * 0.5 / 4000**0.5
     assert abs(float((batch.y == CLASSES).float().mean()) - 0.3) < 5 * 0.46 / 4000**0.5
@@ -140,7 +140,7 @@ def test_shares_of_flips_and_dropped_labels_are_as_asked():
 
 
 def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_image():
-    chosen = {"global_batch": 4000, "label_dropout": 0.0}
+    chosen = {"global_batch_size": 4000, "label_dropout": 0.0}
     latents = FakeLatents(logvar=None, num_views=8)
     one, other = (batches(latents, augment=augment, **chosen) for augment in ("dihedral", "mirror"))
     x = one.batch(0).x[:, 0, 0, 0]
@@ -179,7 +179,7 @@ def test_empty_train_split_is_an_error():
 def test_batches_of_latents_on_disk(tmp_path, fake_tiles, augment, views):
     tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", views=views, shard_size=3)
-    settings = {"seed": 0, "global_batch": 5, "label_dropout": 0.0, "times": of_steps(1000)}
+    settings = {"seed": 0, "global_batch_size": 5, "label_dropout": 0.0, "times": of_steps(1000)}
     source = Batches(Latents(tmp_path), augment=augment, **settings)
     batch = source.batch(0)
     rows = source.order.at(np.arange(5))[1]

@@ -20,7 +20,9 @@ DIGEST = "0123456789ab"
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
-    made = Autoencoder(Sizes(bands=4, factor=2, latent_channels=4, width=8, encoder_blocks=1, decoder_blocks=1))
+    made = Autoencoder(
+        Sizes(bands=4, downsampling_factor=2, latent_channels=4, width=8, encoder_blocks=1, decoder_blocks=1)
+    )
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     return made.eval().requires_grad_(False)

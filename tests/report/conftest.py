@@ -60,15 +60,15 @@ def configuration() -> dict[str, Any]:
             }
             for name, source in SOURCES.items()
         },
-        "codecs": {"small": {"kind": "kl-vae", "trained_on": "sentinel2"}, "pixels": {"kind": "pixel"}},
+        "codecs": {"small": {"kind": "kl-vae", "train_dataset": "sentinel2"}, "pixels": {"kind": "pixel"}},
         "runs": {
-            "pretrain": {"dataset": "landscape", "steps": 400, "segment": 200, "global_batch": 32},
+            "pretrain": {"dataset": "landscape", "steps": 400, "steps_per_job": 200, "global_batch_size": 32},
             **{
-                f"finetune-{name}": {"dataset": name, "init": "pretrain", "steps": 200, "global_batch": 32}
+                f"finetune-{name}": {"dataset": name, "init": "pretrain", "steps": 200, "global_batch_size": 32}
                 for name in tuned
             },
         },
-        "extractors": {"own": {"kind": "classifier", "trained_on": "landscape"}},
+        "extractors": {"own": {"kind": "classifier", "train_dataset": "landscape"}},
         "evaluations": {
             f"{name}-{at}": {"run": f"finetune-{name}", "at": at, "images": 256, "steps": 50, "extractor": "own"}
             for name in tuned

@@ -44,7 +44,7 @@ def test_planned_segments_are_no_resumes(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(map(dump_checksummed_line, rows)))
     events = [{"event": "started", "step": step} for step in (0, 5, 7)]
     (tmp_path / "events.jsonl").write_text("".join(map(dump_checksummed_line, events)))
-    curve = read_curve("run", metrics=tmp_path, store=tmp_path, global_batch=8, segments=[5, 10])
+    curve = read_curve("run", metrics=tmp_path, store=tmp_path, global_batch_size=8, segments=[5, 10])
     assert curve is not None
     assert (curve.segments, curve.resumes) == ([5], [7])
     assert curve.images_per_second[0] == 16

@@ -85,7 +85,7 @@ def test_results_of_other_settings_are_an_error(small: Any) -> None:
 
 def test_settings_that_only_change_speed_are_not_compared(small: Any) -> None:
     content = small.configuration()
-    content["runs"]["pretrain"] |= {"micro_batch": 8, "log_every": 1}
+    content["runs"]["pretrain"] |= {"micro_batch_size": 8, "log_every": 1}
     small.experiment = type(small)(small.root, content).experiment
     assert facts_of(small).runs[0].step == 400
 

@@ -26,7 +26,7 @@ def content(
     same = {"largest_difference": 1e-9, "tolerance": 1e-5, "same": True}
     two = point(
         2, 1.25, 0.8, seconds_spread=spread, exposed_seconds=0.05, overlap_fraction=0.9, flops_per_second=2.5e11,
-        linear_flops_per_second=2.4e11, without_communication={"ratio": {"median": 1.04}}, same_training=same,
+        linear_flops_per_second=2.4e11, no_communication_baseline={"ratio": {"median": 1.04}}, same_training=same,
     )  # fmt: skip
     shared = point(4, 9.0, None, oversubscribed=True)
     head = {
@@ -34,7 +34,7 @@ def content(
         "kind": kind,
         "model": "DiT-B/2",
         "mode": mode,
-        "global_batch": 8 if mode == "strong" else None,
+        "global_batch_size": 8 if mode == "strong" else None,
     }
     return head | {"points": points or [two, point(1, 1.0, 1.0), shared]} | more
 
@@ -46,7 +46,7 @@ def curve(*args: Any, **more: Any) -> ScalingCurve:
 def test_a_curve_says_model_batch_and_kind_once_each() -> None:
     assert curve().title == "B/2 (measured)"
     assert curve(mode="strong").title == "B/2, batch 8 (measured)"
-    assert curve(mode="strong", global_batch=2).title == "B/2, batch 2 (measured)"
+    assert curve(mode="strong", global_batch_size=2).title == "B/2, batch 2 (measured)"
     assert curve("simulated", label="DiT-B/2: ours, simulated").title == "B/2 ours, simulated"
     assert curve("published", label="logs").title == "B/2 logs (published)"
 

@@ -112,14 +112,15 @@ def test_model_of_own_size_is_not_called_by_its_preset(facts: ReportRecords) -> 
 
 def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: ReportRecords) -> None:
     items = [
-        replace(one, settings={**one.settings, "real_split": "test", "real_images": 50}) for one in facts.evaluations
+        replace(one, settings={**one.settings, "real_split": "test", "num_real_images": 50})
+        for one in facts.evaluations
     ]
     (step,) = [
         one
         for one in of(replace(facts, evaluations=items), "finetune-sentinel2").steps
         if "limit of the codec" in one.text
     ]
-    assert "real_split: test, real_images: 50" in step.command
+    assert "real_split: test, num_real_images: 50" in step.command
 
 
 def test_kid_is_advised_only_where_there_is_one(facts: ReportRecords) -> None:

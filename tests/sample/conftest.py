@@ -113,7 +113,7 @@ def trained(tmp_path_factory) -> dict[str, Path]:
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
     run = training.RunConfig.model_validate(
-        {"dataset": "toy", "model": model, "steps": 6, "global_batch": 8, "lr": 1e-2}
+        {"dataset": "toy", "model": model, "steps": 6, "global_batch_size": 8, "lr": 1e-2}
     )
     out = root / "runs" / "step_0000006.json"
     paths = Paths(latents=latents, store=root / "store", out=out)

@@ -47,7 +47,7 @@ def test_two_ranks_make_the_scene_of_one(words, tmp_path):
     said, config = [], tmp_path / "config.yaml"
     content = json.loads(config.read_text())
     for folder, ranks in zip(folders, (1, 2), strict=True):
-        config.write_text(json.dumps(content | {"machine": {"sampling": {"windows_degree": ranks}}}))
+        config.write_text(json.dumps(content | {"machine": {"sampling": {"window_degree": ranks}}}))
         line = [word.replace("small", "scene") for word in words(folder)]
         said.append(run([*started(ranks), *line], DITHC_EXPECTED_RANKS=str(ranks)))
     assert "1 group(s) of 2 rank(s) each, windows 2" in said[1]

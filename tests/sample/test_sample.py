@@ -117,7 +117,7 @@ def lengthy(tmp_path_factory, trained) -> Path:
     settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"lengths": [0.05, 0.1]}}
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
     run = training.RunConfig.model_validate(
-        {"dataset": "toy", "model": model, "global_batch": 8, "lr": 1e-2} | settings
+        {"dataset": "toy", "model": model, "global_batch_size": 8, "lr": 1e-2} | settings
     )
     out = root / "runs" / "step_0000012.json"
     paths = Paths(latents=trained["latents"], store=root / "store", out=out)
@@ -329,7 +329,7 @@ def flow(trained, tmp_path_factory):
     """Return the manifest of a run of 2 steps that predicts velocities."""
     root = tmp_path_factory.mktemp("flow")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
-    settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch": 8, "lr": 1e-2}
+    settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch_size": 8, "lr": 1e-2}
     run = training.RunConfig.model_validate({**settings, "objective": {"predict": "flow"}})
     paths = Paths(latents=trained["latents"], store=root / "store", out=root / "step_0000002.json")
     assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=2), Group()) == 0

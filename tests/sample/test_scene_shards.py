@@ -153,7 +153,9 @@ def test_full_disk_keeps_finished_scenes(job, monkeypatch):
 
 def random_autoencoder(blocks: int) -> Autoencoder:
     torch.manual_seed(0)
-    net = Autoencoder(Sizes(bands=3, factor=4, latent_channels=2, width=8, encoder_blocks=1, decoder_blocks=blocks))
+    net = Autoencoder(
+        Sizes(bands=3, downsampling_factor=4, latent_channels=2, width=8, encoder_blocks=1, decoder_blocks=blocks)
+    )
     for weight in net.parameters():
         nn.init.normal_(weight, std=0.3)
     return net.eval()
@@ -167,7 +169,7 @@ def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
     scale = whole.abs().max()
 
     def of(reach):
-        codec = type("Codec", (), {"factor": 4, "reach": reach, "decode": staticmethod(net.decode)})
+        codec = type("Codec", (), {"downsampling_factor": 4, "reach": reach, "decode": staticmethod(net.decode)})
         return torch.cat(list(decode_by_rows(codec, latent, tile=(tile, tile))), dim=1)
 
     assert (of(net.reach) - whole).abs().max() < 2e-6 * scale
@@ -178,7 +180,7 @@ def test_tiles_of_any_other_decoder_fade_into_each_other():
     def decode(latent):  # depends on the entire tile
         return latent - latent.mean(dim=(2, 3), keepdim=True) / 2
 
-    codec = type("Codec", (), {"factor": 1, "reach": None, "decode": staticmethod(decode)})
+    codec = type("Codec", (), {"downsampling_factor": 1, "reach": None, "decode": staticmethod(decode)})
     image = torch.cat(list(decode_by_rows(codec, torch.ones(1, 13, 8), tile=(4, 4))), dim=1)
     assert image.shape == (1, 13, 8)
     assert (image - 0.5).abs().max() < 1e-6  # the weights of each pixel over all tiles sum to 1

@@ -69,7 +69,7 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     assert scene.weights() == uninterrupted
 
 
-LONG, LONG_RUN = "results/small/runs/pretrain/step_0002000.json", "runs: {pretrain: {steps: 2000, segment: 2000}}"
+LONG, LONG_RUN = "results/small/runs/pretrain/step_0002000.json", "runs: {pretrain: {steps: 2000, steps_per_job: 2000}}"
 
 
 def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:

@@ -24,11 +24,11 @@ def test_from_scenes_to_report_on_two_nodes(
     scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
     if accounting:
         scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
-    settings = "machine: {max_minutes: 7}\nruns: {pretrain: {steps: 100, segment: 50}}"
+    settings = "machine: {max_walltime_minutes: 7}\nruns: {pretrain: {steps: 100, segment: 50}}"
     scene.start(settings=settings, words=["--config", "machine={gflops_per_core: 9}"])
     status, said = scene.finish(seconds=900.0)
     assert status == 0, said[-6000:]
-    assert "machine.max_minutes: 60 (cluster/config.yaml) overrides 7 (more.yaml)" in said
+    assert "machine.max_walltime_minutes: 60 (cluster/config.yaml) overrides 7 (more.yaml)" in said
     results = scene.folder / "results" / "small"
     assert (results / "report.html").exists()
     machine = json.loads((results / "config.json").read_text())["machine"]
@@ -51,7 +51,7 @@ def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
 
 
 def test_profile_that_asks_too_much_is_told_what(scene: Scene) -> None:
-    scene.change_profile("max_minutes: 60", "max_minutes: 600")
+    scene.change_profile("max_walltime_minutes: 60", "max_walltime_minutes: 600")
     done = scene.dithc("doctor", "--profile", "cluster")
     assert done.returncode == 1
-    assert "max_minutes 600: jobs of cpu end after 60" in done.stdout
+    assert "max_walltime_minutes 600: jobs of cpu end after 60" in done.stdout

@@ -70,7 +70,7 @@ def write_latents(
 
 def small_run(**changes: Any) -> training.RunConfig:
     """Return the settings of a training run with steps of milliseconds."""
-    values = {"dataset": "toy", "model": SMALL, "steps": 6, "global_batch": 8, "lr": 1e-3, "checkpoint_every": 2}
+    values = {"dataset": "toy", "model": SMALL, "steps": 6, "global_batch_size": 8, "lr": 1e-3, "checkpoint_every": 2}
     return training.RunConfig.model_validate(values | changes)
 
 
@@ -164,7 +164,7 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., TrainingJob]:
 
         fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(MachineConfig.model_fields))
         run = small_run(**changes)
-        without_effect = {"steps", "segment", "micro_batch", "checkpoint_every", "keep_last", "validate_every"}
+        without_effect = {"steps", "segment", "micro_batch_size", "checkpoint_every", "keep_last", "validate_every"}
         spec = run.model_dump(mode="json", exclude=without_effect)
         defaults: dict[str, Any] = {
             "name": "small",

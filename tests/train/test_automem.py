@@ -33,7 +33,7 @@ MODEL = {"preset": "DiT-S/2", "hidden_size": 128, "depth": 2, "num_heads": 2}
 IMAGES = 64
 WARM_UP = 2  # recorded steps before a plan exists
 BUDGET = 10 << 20
-TIGHT = training.MemoryConfig(fast_budget_gib=BUDGET / GIB)
+TIGHT = training.MemoryConfig(fast_memory_gib=BUDGET / GIB)
 
 
 @pytest.fixture
@@ -61,7 +61,13 @@ def wide(job):
     """Return a factory of jobs with activations that are worth moving."""
 
     def make(store: str, **changes):
-        settings = {"model": MODEL, "steps": STEPS, "until": STEPS, "global_batch": IMAGES, "checkpoint_every": STEPS}
+        settings = {
+            "model": MODEL,
+            "steps": STEPS,
+            "until": STEPS,
+            "global_batch_size": IMAGES,
+            "checkpoint_every": STEPS,
+        }
         return job(store, **(settings | changes))
 
     return make
@@ -80,11 +86,11 @@ def plan_of(job) -> Plan:
     "settings",
     [
         {},
-        {"micro_batch": 32},
+        {"micro_batch_size": 32},
         {"recompute": "block"},
         {"dtype": "bf16"},
-        {"guide": {"by": "self"}, "micro_batch": 32},
-        {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch": 32},
+        {"guide": {"by": "self"}, "micro_batch_size": 32},
+        {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch_size": 32},
     ],
     ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
 )
@@ -152,7 +158,7 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
 
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
-    one = wide("store", memory=training.MemoryConfig(file_folder=str(tmp_path / "missing"), file_gib=0.1))
+    one = wide("store", memory=training.MemoryConfig(spill_folder=str(tmp_path / "missing"), spill_gib=0.1))
     with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
     assert not list(one.paths.store.glob("small-*"))
@@ -192,7 +198,7 @@ class TestOneTier:
         assert "stall_seconds" not in rows(one)[0]
 
     def test_asking_for_it_is_refused(self):
-        with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_budget_gib"):
+        with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_memory_gib"):
             TrainingMemory(training.MemoryConfig(automem="on"))
 
     def test_recomputation_has_no_effect_and_warns(self, caplog):
@@ -204,7 +210,7 @@ def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monke
     machine = discover_machine()
     ddr = replace(next(tier for tier in machine.tiers if tier.kind == "ddr"), memory_bytes=16 << 20)
     monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=(ddr,)))
-    settings = training.MemoryConfig(file_folder=str(tmp_path), file_gib=16 / 1024)
+    settings = training.MemoryConfig(spill_folder=str(tmp_path), spill_gib=16 / 1024)
     with TrainingMemory(settings) as managed:
         kept = [managed.tiers.fast.empty((4 << 20,), torch.uint8) for _ in range(4)]
         assert [managed.tiers.tier_of(one).spec.kind for one in kept] == ["ddr"] * 3 + ["file"]
@@ -212,9 +218,9 @@ def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monke
 
 
 def test_settings_without_effect_warn(caplog):
-    memory_of_run = TrainingMemory(training.MemoryConfig(automem="off", fast_budget_gib=1.0))
+    memory_of_run = TrainingMemory(training.MemoryConfig(automem="off", fast_memory_gib=1.0))
     assert memory_of_run.tiers is None
-    assert "fast_budget_gib has no effect" in caplog.text
+    assert "fast_memory_gib has no effect" in caplog.text
 
 
 def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
@@ -245,18 +251,18 @@ class TestOnSeveralRanks:
             "zero1": {"sharding": "zero1"},
             "micro-batches": {
                 "sharding": "zero1",
-                "global_batch": 4 * IMAGES,
-                "micro_batch": IMAGES,
+                "global_batch_size": 4 * IMAGES,
+                "micro_batch_size": IMAGES,
                 "steps": 3,
                 "until": 3,
             },
             "recompute": {"sharding": "zero1", "recompute": "block"},
-            "layers": {"strategy": "dp+tp", "global_batch": IMAGES},
+            "layers": {"strategy": "dp+tp", "global_batch_size": IMAGES},
         }
         pairs = [
             (wide(f"{name}-plain", **settings), wide(f"{name}-managed", memory=TIGHT, **settings))
             for name, changes in kinds.items()
-            for settings in ({"strategy": "dp", "global_batch": 2 * IMAGES} | changes,)
+            for settings in ({"strategy": "dp", "global_batch_size": 2 * IMAGES} | changes,)
         ]
         done = train_on_ranks(tmp_path, [one for pair in pairs for one in pair])
         assert done.returncode == 0, done.stderr

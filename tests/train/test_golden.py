@@ -35,7 +35,7 @@ def losses_of(job, store, **changes):
 
 
 def ten_losses(job, store):
-    return losses_of(job, store, until=STEPS, steps=STEPS, micro_batch=4, warmup_steps=3, checkpoint_every=STEPS)
+    return losses_of(job, store, until=STEPS, steps=STEPS, micro_batch_size=4, warmup_steps=3, checkpoint_every=STEPS)
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])

@@ -76,7 +76,7 @@ def test_cosine_falls_to_0_at_the_last_step():
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.9])
 def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
-    run = training.RunConfig(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_share=share)
+    run = training.RunConfig(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_fraction=share)
     rates = [learning_rate_at(step, run) for step in range(1, 101)]
     edge = round(100 * (1 - share))
     assert rates[9 : edge - 1] == pytest.approx([0.8] * (edge - 10))
@@ -87,7 +87,7 @@ def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
 def test_schedules_of_one_step_and_of_all_steps_are_there():
     for schedule in ("cosine", "trapezoid"):
         assert learning_rate_at(1, training.RunConfig(dataset="toy", steps=1, lr_schedule=schedule)) == 0.0
-    whole = training.RunConfig(**SCHEDULED, lr_schedule="trapezoid", decay_share=1.0)
+    whole = training.RunConfig(**SCHEDULED, lr_schedule="trapezoid", decay_fraction=1.0)
     assert learning_rate_at(25, whole) == pytest.approx(0.6)
 
 
@@ -175,7 +175,7 @@ def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
 
 
 def test_more_ranks_than_images_are_refused():
-    model, run = net(), training.RunConfig(dataset="toy", global_batch=2)
+    model, run = net(), training.RunConfig(dataset="toy", global_batch_size=2)
     group = Group(rank=0, size=3)
     with pytest.raises(UserError, match="3 ranks for a global batch of 2"):
         Trainer(

@@ -22,14 +22,18 @@ from tests.train.conftest import SMALL, checkpoint, hashes, rows, store_of
 
 ONE_OF_EACH = {
     "plain": {},
-    "bf16 recomputed": {"dtype": "bf16", "recompute": "block", "micro_batch": 3, "warmup_steps": 4},
-    "modern": {"model": SMALL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "recompute": "block", "micro_batch": 3},
+    "bf16 recomputed": {"dtype": "bf16", "recompute": "block", "micro_batch_size": 3, "warmup_steps": 4},
+    "modern": {
+        "model": SMALL | {"preset": "ModernDiT-S/2", "qk_norm": True},
+        "recompute": "block",
+        "micro_batch_size": 3,
+    },
     "v": {"objective": {"predict": "v", "weight": "min-snr"}, "lr_schedule": "cosine", "betas": [0.9, 0.95]},
     "flow": {
         "model": SMALL | {"learn_sigma": False},
         "objective": {"predict": "flow", "times": "logit-normal", "mean": -0.4},
         "lr_schedule": "trapezoid",
-        "decay_share": 0.5,
+        "decay_fraction": 0.5,
     },
     "muon": {"optimizer": {"kind": "muon"}, "dtype": "bf16"},
     "averages": {"ema": {"decay": 0.9, "lengths": [0.05, 0.1]}},
@@ -63,7 +67,7 @@ def test_training_learns(job):
 
 @pytest.mark.slow
 def test_micro_batches_change_the_loss_by_rounding_only(job):
-    whole, parts = job("whole"), job("parts", micro_batch=3)
+    whole, parts = job("whole"), job("parts", micro_batch_size=3)
     for one in (whole, parts):
         train(one, Group())
     a, b = rows(whole), rows(parts)
@@ -112,7 +116,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     one = job(until=1, model=SMALL | {"learn_sigma": False}, objective=kind)
     train(one, Group())
     objective = Objective.of(training.ObjectiveConfig(**kind))
-    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.1, "augment": "mirror"}
+    settings = {"seed": 0, "global_batch_size": 8, "label_dropout": 0.1, "augment": "mirror"}
     batch = Batches(Latents(one.paths.latents.parent), **settings, times=objective.times).batch(0)
     x0, noise, t = (part.double().numpy() for part in (batch.x, batch.noise, batch.t))
     kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[t.astype(int)].reshape(-1, 1, 1, 1)

@@ -31,13 +31,13 @@ ASKED = {
     ),
     "stepwise: {model: DiT-B/2, ranks: 1}": "bench stepwise --model DiT-B/2 --batch 8 --dtype fp32 --ranks 1",
     "automem: {model: DiT-B/2, only: [budget], memory_gib: 8}": (
-        "--only budget --budget 0.4 --folder . --file-gib 16 --rounds 2 --memory 8"
+        "--only budget --budget 0.4 --folder . --spill-gib 16 --rounds 2 --memory 8"
     ),
     "sampling: {model: DiT-B/2, tokens: [64], diffusers: false}": (
         f"bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 {SAMPLING} --json"
     ),
     "scaling: {models: [DiT-B/2], ranks: [1, 2, 4]}": (
-        "--weak --models DiT-B/2 --ranks 1,2,4 --batch 8 --dtype fp32 --rounds 2 --without-communication"
+        "--weak --models DiT-B/2 --ranks 1,2,4 --batch 8 --dtype fp32 --rounds 2 --no-communication-baseline"
     ),
     "simulate: {machine: profiles/machines/lx2.yaml}": "simulate --reproduce-paper --machine profiles/machines/lx2.yaml",
 }

@@ -102,8 +102,8 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     edit(small, "title: Small", "title: Smaller  # and a comment")
     edit(
         small,
-        "global_batch: 4",
-        "global_batch: 4\n    micro_batch: 2\n    log_every: 3\n    keep_last: 3\n    nonfinite: skip",
+        "global_batch_size: 4",
+        "global_batch_size: 4\n    micro_batch_size: 2\n    log_every: 3\n    keep_last: 3\n    nonfinite: skip",
     )
     edit(small, "    keep_last: 2\n", "")
     (small / "elsewhere").mkdir()
@@ -127,13 +127,13 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     assert "Smaller" in (small / "results" / "small" / "report.html").read_text()
     assert run(small, *written)[0] == []
     others = [
-        ("cluster", "{max_minutes: 9}"),
-        ("profiles/generic", "{walltime: false, ranks_per_node: 2, cpus_per_rank: 9}"),
+        ("cluster", "{max_walltime_minutes: 9}"),
+        ("profiles/generic", "{stop_before_walltime: false, ranks_per_node: 2, cpus_per_rank: 9}"),
     ]
     for profile, machine in others:
         assert run(small, "-n", *written, f"machine={machine}", profile=profile)[0] == [], "runs move unchanged"
     os.rename(small / "elsewhere" / "first", small / "first")
-    edit(small, "    micro_batch: 2\n", "")  # changes only the rounding of sums, which later training would show
+    edit(small, "    micro_batch_size: 2\n", "")  # changes only the rounding of sums, which later training would show
 
 
 @pytest.mark.sampled("reruns")

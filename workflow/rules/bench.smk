@@ -10,7 +10,7 @@ rule bench:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("bench")
     resources:
-        node_cores=W.jobs.threads("bench"),
+        cpus_per_node=W.jobs.threads("bench"),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=W.jobs.runtime("bench"),
     params:
@@ -29,7 +29,7 @@ rule strategies:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("bench")
     resources:
-        node_cores=W.jobs.threads("bench"),
+        cpus_per_node=W.jobs.threads("bench"),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=W.jobs.runtime("bench"),
     params:

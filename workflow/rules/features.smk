@@ -4,7 +4,7 @@
 rule extractor:
     input:
         tiles=lambda wc: W.path(
-            "tiles", W.experiment.extractors[wc.extractor].trained_on
+            "tiles", W.experiment.extractors[wc.extractor].train_dataset
         ),
     output:
         W.path("extractors", "{extractor}"),
@@ -14,7 +14,7 @@ rule extractor:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("extractor")
     resources:
-        node_cores=W.jobs.threads("extractor"),
+        cpus_per_node=W.jobs.threads("extractor"),
         mem_mb=lambda wc: W.jobs.mem_mb("extractor", wc.extractor),
         runtime=lambda wc: W.jobs.runtime("extractor", wc.extractor),
     params:
@@ -39,7 +39,7 @@ rule features_real:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")
     resources:
-        node_cores=W.jobs.threads("features"),
+        cpus_per_node=W.jobs.threads("features"),
         mem_mb=lambda wc: W.jobs.mem_mb("features", wc.extractor),
         runtime=lambda wc: W.jobs.runtime("features", wc.extractor),
     params:
@@ -67,7 +67,7 @@ rule features_generated:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")
     resources:
-        node_cores=W.jobs.threads("features"),
+        cpus_per_node=W.jobs.threads("features"),
         mem_mb=lambda wc: W.jobs.mem_mb("features", W.extractor_name(wc.evaluation)),
         runtime=lambda wc: W.jobs.runtime("features", W.extractor_name(wc.evaluation)),
     params:

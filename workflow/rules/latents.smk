@@ -3,7 +3,7 @@
 
 rule codec:
     input:
-        tiles=lambda wc: W.path("tiles", W.experiment.codecs[wc.codec].trained_on),
+        tiles=lambda wc: W.path("tiles", W.experiment.codecs[wc.codec].train_dataset),
     output:
         W.path("codecs", "{codec}"),
     log:
@@ -14,7 +14,7 @@ rule codec:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("codec")
     resources:
-        node_cores=W.jobs.threads("codec"),
+        cpus_per_node=W.jobs.threads("codec"),
         mem_mb=lambda wc: W.jobs.mem_mb("codec", wc.codec),
         runtime=lambda wc: W.jobs.runtime("codec", wc.codec),
     params:
@@ -38,7 +38,7 @@ rule latents:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("latents")
     resources:
-        node_cores=W.jobs.threads("latents"),
+        cpus_per_node=W.jobs.threads("latents"),
         mem_mb=lambda wc: W.jobs.mem_mb("latents", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("latents", wc.dataset),
     params:

@@ -33,7 +33,7 @@ rule stepwise:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     params:

@@ -20,7 +20,7 @@ rule paper_cell:
         "../envs/dithc.yaml"
     threads: lambda wc: W.paper.threads(wc.target, wc.cell)
     resources:
-        node_cores=lambda wc: W.paper.threads(wc.target, wc.cell),
+        cpus_per_node=lambda wc: W.paper.threads(wc.target, wc.cell),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=lambda wc: W.paper.runtime(wc.target, wc.cell),
         nodes=lambda wc: W.paper.job(wc.target, wc.cell).nodes,
@@ -51,7 +51,7 @@ rule paper_target:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
         again=lambda wc: W.paper.again(wc.target),
@@ -77,7 +77,7 @@ rule paper:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     shell:
@@ -106,7 +106,7 @@ rule paper_page:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     shell:

@@ -16,7 +16,7 @@ rule pretrain:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("train")
     resources:
-        node_cores=W.jobs.threads("train"),
+        cpus_per_node=W.jobs.threads("train"),
         mem_mb=lambda wc: W.jobs.mem_mb("train", wc.run),
         runtime=lambda wc: W.jobs.runtime("train", wc.run),
         nodes=W.jobs.machine.nodes,

@@ -12,7 +12,7 @@ rule sample:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("train")
     resources:
-        node_cores=W.jobs.threads("train"),
+        cpus_per_node=W.jobs.threads("train"),
         mem_mb=lambda wc: W.jobs.mem_mb("sample", wc.evaluation),
         runtime=lambda wc: W.jobs.runtime("sample", wc.evaluation),
         nodes=W.jobs.machine.nodes,

@@ -13,7 +13,7 @@ rule measure_scaling:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("bench")
     resources:
-        node_cores=W.jobs.threads("bench"),
+        cpus_per_node=W.jobs.threads("bench"),
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=W.jobs.runtime("bench"),
         nodes=W.benches.scaling_nodes,
@@ -37,7 +37,7 @@ rule simulate_scaling:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("bench"),
         runtime=W.jobs.runtime("bench"),
     params:
@@ -66,7 +66,7 @@ rule scaling:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     params:

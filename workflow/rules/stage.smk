@@ -16,7 +16,7 @@ rule stage:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("stage")
     resources:
-        node_cores=W.jobs.threads("stage"),
+        cpus_per_node=W.jobs.threads("stage"),
         mem_mb=lambda wc: W.jobs.mem_mb("stage", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("stage", wc.dataset),
     params:

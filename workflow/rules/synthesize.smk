@@ -12,7 +12,7 @@ rule synthesize:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=lambda wc: W.jobs.mem_mb("synthesize", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("synthesize", wc.dataset),
     params:

@@ -14,7 +14,7 @@ rule tiles:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        node_cores=1,
+        cpus_per_node=1,
         mem_mb=lambda wc: W.jobs.mem_mb("tiles", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("tiles", wc.dataset),
     params:

@@ -18,7 +18,7 @@ class AutoMemSettings(RunSettings):
     budget: float = 0.4
     limit: float = 0.6
     folder: Path = Path()
-    file_gib: float = 16.0
+    spill_gib: float = 16.0
     memory_gib: float = 24.0
     fast_share: float = 0.75
     most: int = 64

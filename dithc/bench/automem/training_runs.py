@@ -109,11 +109,11 @@ class TrainingRuns:
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
             raise user_error("memory limit", got=got, expected="space for training", fix="raise --memory or --limit")
-        file_bytes = int(self._settings.file_gib * GIB)
+        file_bytes = int(self._settings.spill_gib * GIB)
         folder = str(self._settings.folder.resolve())
         return (
             *("--automem", "on", "--fast-bytes", str(fast_bytes)),
-            *("--file-folder", folder, "--file-bytes", str(file_bytes)),
+            *("--spill-folder", folder, "--file-bytes", str(file_bytes)),
         )
 
     def _run(

@@ -31,7 +31,7 @@ INFO: dict[str, Any] = {
 LARGEST_FACTOR = 8
 WARM = 2  # latent rows per rank of the image decoded before memory is measured
 BY_ROWS, APART = "by-rows", "apart"
-OURS = {"factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
+OURS = {"downsampling_factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
 
 
 WAYS = (
@@ -60,7 +60,7 @@ def of_diffusers(width: int) -> Codec:
 
 def of_ours(width: int) -> Codec:
     """Build a `kl-vae` of default depth with four times the channels, all at latent resolution."""
-    sizes = codecs.autoencoder.Sizes(bands=len(BANDS), width=4 * width, **OURS)
+    sizes = codecs.autoencoder.Sizes(bands=len(BANDS), hidden_channels=4 * width, **OURS)
     net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
     return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
 
@@ -96,7 +96,7 @@ class Decoder:
         self._alone, self._together = SamplingGroup().decoding(codec, by_rows=False), team.decoding(codec, by_rows=True)
         if self._together.obstacle is not None:
             raise ValueError(f"a decoder {self._together.obstacle}")
-        side = size // codec.factor
+        side = size // codec.downsampling_factor
         self._latent, self._warm = (
             torch.randn(1, codec.latent_channels, *shape, generator=torch.Generator().manual_seed(SEED))
             for shape in ((side, side), (WARM * group.size, side))

@@ -73,5 +73,5 @@ def measured_curve(measured: MeasuredStep, model: ModelWorkload) -> dict[str, An
         efficiency=1.0,
         exposed_seconds=measured.whole_seconds - measured.seconds,
     )
-    head = {"label": "this machine", "kind": "measured", "model": model.name, "mode": "weak", "global_batch": None}
+    head = {"label": "this machine", "kind": "measured", "model": model.name, "mode": "weak", "global_batch_size": None}
     return {**head, "source": measured.source, "points": [point]}

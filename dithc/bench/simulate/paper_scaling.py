@@ -88,7 +88,7 @@ def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
             )
             for nodes, value in seconds.items()
         ]
-        head = {"label": label, "kind": "published", "model": MODEL, "mode": "weak", "global_batch": None}
+        head = {"label": label, "kind": "published", "model": MODEL, "mode": "weak", "global_batch_size": None}
         return {**head, "source": source, "points": points}
 
     at_256 = {1: GEMM_SECONDS, NODES_OF_EFFICIENCY: GEMM_SECONDS / EFFICIENCY}
@@ -162,8 +162,8 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     for method in (OURS, OURS_BF16):
         add(method, tuned, "tuned kernels")
     for batch in GLOBAL_BATCHES:
-        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch=batch)
-        add(OURS, tuned, "tuned kernels", mode="strong", global_batch=batch)
+        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch_size=batch)
+        add(OURS, tuned, "tuned kernels", mode="strong", global_batch_size=batch)
     return {
         "curves": curves,
         "validation": {

@@ -154,11 +154,11 @@ class Scenario:
             wait_of_bucket=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
         )
 
-    def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None) -> list[Point]:
+    def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch_size: int | None = None) -> list[Point]:
         """Return a point per number of nodes. Log and omit counts with fewer images than ranks."""
         points = []
         for count in sorted(set(nodes)):
-            images = self.computing.images * count if mode == "weak" else global_batch or 0
+            images = self.computing.images * count if mode == "weak" else global_batch_size or 0
             if images < count * self.ranks_per_node:
                 log.warning("skipping %d nodes: %d images for %d ranks", count, images, count * self.ranks_per_node)
                 continue
@@ -166,10 +166,10 @@ class Scenario:
         return points
 
     def curves(
-        self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch: int | None = None
+        self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch_size: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the simulated curve for JSON, or no curve without points."""
-        points = self.points(nodes, mode=mode, global_batch=global_batch)
+        points = self.points(nodes, mode=mode, global_batch_size=global_batch_size)
         rows = [
             point_row(
                 self.model,
@@ -188,7 +188,7 @@ class Scenario:
             for point, efficiency in zip(points, efficiencies(points), strict=True)
         ]
         head: dict[str, Any] = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
-        head |= {"global_batch": global_batch, "method": asdict(self.method)}
+        head |= {"global_batch_size": global_batch_size, "method": asdict(self.method)}
         return [{**head, "points": rows}] if rows else []
 
 

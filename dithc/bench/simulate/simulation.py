@@ -96,7 +96,7 @@ def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[d
     for method in _methods(settings):
         simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
         for batch in batches:
-            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch=batch)
+            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch_size=batch)
     if not curves:
         raise user_error(
             "no point can be simulated",
@@ -202,7 +202,7 @@ def format_curves(result: Mapping[str, Any]) -> str:
     """Format every curve, and the comparison with published points."""
     lines = [f"machine: {result['machine']['model_name']}, {result['machine']['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:
-        batch = f", global batch {curve['global_batch']}" if curve["global_batch"] else ""
+        batch = f", global batch {curve['global_batch_size']}" if curve["global_batch_size"] else ""
         lines += ["", f"{curve['kind']}: {curve['label']} ({curve['model']}, {curve['mode']}{batch})"]
         lines.append("  nodes   ranks    seconds  efficiency  exposed s     PFLOP/s  linear only")
         for point in curve["points"]:

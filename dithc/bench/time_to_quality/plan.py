@@ -13,9 +13,9 @@ from dithc.core.logging import user_error
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share is an integer
 CALIBRATION_ROUNDS = 2
-OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_share")
+OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_fraction")
 OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # these do not affect the time per step
-SAME_SAMPLES = ("images", "seed", "real_split", "real_images", "extractor")
+SAME_SAMPLES = ("num_images", "seed", "real_split", "num_real_images", "extractor")
 SAME_TILES = ("source", "tiles", "split", "rendering")
 
 
@@ -61,8 +61,8 @@ class ComparisonPlan:
         data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
         differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
         differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
-        if run.init is not None:
-            differing.append(f"start: it continues run {run.init}, without the time of that run")
+        if run.init_from_run is not None:
+            differing.append(f"start: it continues run {run.init_from_run}, without the time of that run")
         if differing:
             raise user_error(
                 f"variant {name}",
@@ -128,9 +128,9 @@ class ComparisonPlan:
             runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
             judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
             for at in evaluation_steps(steps[name]):
-                evaluations[evaluation_name(run, at)] = judged | {"at": at}
+                evaluations[evaluation_name(run, at)] = judged | {"checkpoint": at}
             for bound, of in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
-                evaluations.setdefault(bound, judged | {"at": of, "ema": None})
+                evaluations.setdefault(bound, judged | {"checkpoint": of, "ema_std": None})
         return self._experiment(runs, evaluations)
 
     @property
@@ -150,7 +150,13 @@ class ComparisonPlan:
 
     def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
         given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
-        return given | {"seed": seed, "steps": steps, "segment": None, "keep_every": None, "checkpoint_every": steps}
+        return given | {
+            "seed": seed,
+            "steps": steps,
+            "steps_per_job": None,
+            "keep_every": None,
+            "checkpoint_every": steps,
+        }
 
     def _experiment(self, runs: dict[str, Any], evaluations: dict[str, Any]) -> dict[str, Any]:
         content = self.base.model_dump(mode="json", exclude_unset=True)

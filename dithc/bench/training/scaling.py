@@ -33,7 +33,7 @@ COUNTED = {
     "linear_flops_per_second: only linear layers, as in the paper",
     "same_training": "strong: losses and gradient norms of all steps compared with the run on the fewest ranks; with "
     "AdamW, losses alone would hide a wrong scale of gradients",
-    "without_communication": "joint steps over steps in which every rank works independently, in pairs within one run, "
+    "no_communication_baseline": "joint steps over steps in which every rank works independently, in pairs within one run, "
     "in alternating order, each after a barrier; seconds of the slowest rank",
 }
 
@@ -47,7 +47,7 @@ class ScalingSettings(RunSettings):
     ranks: tuple[int, ...] = (1, 2)
     batch: int = 8
     strategy: training.StrategyName = "cftp"
-    without_communication: bool = False
+    no_communication_baseline: bool = False
     launcher: Literal["mpiexec", "srun"] = "mpiexec"
     ranks_per_node: int | None = None
     cpus: int | None = None
@@ -133,7 +133,7 @@ def curve(
         "kind": "measured",
         "model": model,
         "mode": settings.mode,
-        "global_batch": settings.batch if settings.mode == "strong" else None,
+        "global_batch_size": settings.batch if settings.mode == "strong" else None,
         "points": points,
     }
 
@@ -166,7 +166,7 @@ def _point(
             "linear_flops_per_second": images * flops.training_linear / seconds,
             "exposed_seconds": median(value or 0.0 for value in exposed),
             "overlap_fraction": median(overlaps) if overlaps else None,
-            "without_communication": without_communication(runs),
+            "no_communication_baseline": no_communication_baseline(runs),
             "each_rank": [run.result["each_rank"] for run in runs],
         }
     )
@@ -178,7 +178,7 @@ def _exchange(run: TrainingResult, name: str, *, pick: Any = max) -> float | Non
     return median(pick(values) for values in zip(*told, strict=True)) if told else None
 
 
-def without_communication(runs: Sequence[TrainingResult]) -> dict[str, Any] | None:
+def no_communication_baseline(runs: Sequence[TrainingResult]) -> dict[str, Any] | None:
     """Return the ratio of joint steps to independent steps of the same pair, or None without pairs."""
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
@@ -216,7 +216,7 @@ def _tolerance(config: DiTConfig, dtype: Precision) -> float:
 
 def _run(contender: TrainingVariant, *, model: str, settings: ScalingSettings, parent: Path | None) -> TrainingResult:
     words = settings.of_run(model, settings.images(contender.ranks))
-    words += ["--pairs", str(settings.steps)] if settings.without_communication and contender.ranks > 1 else []
+    words += ["--pairs", str(settings.steps)] if settings.no_communication_baseline and contender.ranks > 1 else []
     return run_training(contender, words, parent=parent)
 
 

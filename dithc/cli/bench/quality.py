@@ -164,7 +164,9 @@ def _flops(run: "training.RunConfig", network: "DiTConfig") -> float:
     from dithc.model import flops_per_image
 
     image = flops_per_image(network)
-    return float((image.training_total + run.guided_share * image.forward_total) * run.global_batch + run.update_flops)
+    return float(
+        (image.training_total + run.guided_share * image.forward_total) * run.global_batch_size + run.update_flops
+    )
 
 
 def _judge(

@@ -29,7 +29,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recompute", choices=("none", "block"), default="none", help="(default none)")
     parser.add_argument("--automem", choices=("auto", "on", "off"), default="auto", help="(default auto)")
     parser.add_argument("--fast-bytes", type=int, help="hard limit on the bytes in the fastest tier")
-    parser.add_argument("--file-folder", type=Path, metavar="DIR", help="folder of the file of the last tier")
+    parser.add_argument("--spill-folder", type=Path, metavar="DIR", help="folder of the file of the last tier")
     parser.add_argument("--file-bytes", type=int, help="size of that file")
     parser.add_argument("--allow-recompute", action="store_true", help="allow the plan to recompute activations")
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps (default 2)")
@@ -56,9 +56,9 @@ def _run(args: argparse.Namespace) -> int:
 
     memory = training.MemoryConfig(
         automem=args.automem,
-        fast_budget_gib=args.fast_bytes / GIB if args.fast_bytes else None,
-        file_folder=None if args.file_folder is None else str(args.file_folder),
-        file_gib=args.file_bytes / GIB if args.file_bytes else None,
+        fast_memory_gib=args.fast_bytes / GIB if args.fast_bytes else None,
+        spill_folder=None if args.spill_folder is None else str(args.spill_folder),
+        spill_gib=args.file_bytes / GIB if args.file_bytes else None,
         allow_recompute=args.allow_recompute,
     )
     model = {"preset": preset(args.model), **dict(args.override)}

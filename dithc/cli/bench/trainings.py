@@ -50,7 +50,7 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
     add_steps(parser, rounds=2, of="rank count")
     parser.add_argument(
-        "--without-communication",
+        "--no-communication-baseline",
         action="store_true",
         help="also time the same step without communication, in pairs within each run of several ranks",
     )
@@ -148,7 +148,7 @@ STRATEGIES = Benchmark(
 )
 SCALING = Benchmark(
     "training on increasing numbers of ranks (figures 10 and 11)",
-    "dithc bench scaling --weak --models S/2 --ranks 1,2 --without-communication --json weak.json",
+    "dithc bench scaling --weak --models S/2 --ranks 1,2 --no-communication-baseline --json weak.json",
     _add_scaling,
     _scaling,
 )
@@ -181,7 +181,7 @@ def _add_automem(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path(), metavar="DIR", help="folder of the file tier (default: .)"
     )
-    parser.add_argument("--file-gib", type=float, default=16.0, help="size of the file tier (default 16)")
+    parser.add_argument("--spill-gib", type=float, default=16.0, help="size of the file tier (default 16)")
     parser.add_argument("--memory", type=float, default=24.0, metavar="GIB", help="limit of `largest-batch` (24)")
     parser.add_argument("--most", type=int, default=64, help="largest batch to try (default 64)")
     parser.add_argument("--step-models", default="S/2,B/2", help="presets of `pool` and `resident` (default S/2,B/2)")

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         steps=settings.steps,
         batch=settings.batch,
         seed=making.experiment.seed,
-        defects=settings.defects,
+        defects=settings.train_on_defects,
     )
     making.write({**numbers, "path": path.name}, [path])
     return 0

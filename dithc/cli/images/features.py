@@ -105,7 +105,7 @@ def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | No
         return load_extractor(settings)
     if settings.kind != "classifier":
         assert settings.path is not None
-        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust)
+        return load_extractor(settings.kind, Path(settings.path), resize=settings.resize, trust=settings.trust_code)
     if trained is None:
         raise user_error(
             f"extractor {name!r} is trained by the workflow",

@@ -156,7 +156,7 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
             "number of real images",
             got=f"--images {images} of {len(rows)} tiles",
             expected=f"`all`, or 2 to {len(rows)}",
-            fix="lower `real_images` of the evaluation, or use another split",
+            fix="lower `num_real_images` of the evaluation, or use another split",
         )
     return tiles.drawn(split, int(images), seed=seed)
 

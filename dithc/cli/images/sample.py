@@ -108,14 +108,14 @@ def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "Samplin
     evaluation = get_entry(experiment.evaluations, args.evaluation, key="evaluations")
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
-    has_network = evaluation.at != "codec"
+    has_network = evaluation.checkpoint != "codec"
     for option, given, is_needed in (
         ("--codec", args.codec, settings.kind == "kl-vae"),
         ("--checkpoint", args.checkpoint, has_network),
         ("--latents", args.latents, has_network),
     ):
         if (given is not None) != is_needed:
-            of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.at}"
+            of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.checkpoint}"
             expected, fix = ("a manifest", f"pass {option}") if is_needed else (f"no {option}", f"remove {option}")
             raise user_error(option, got=given, expected=f"{expected} ({of})", fix=fix)
     return SamplingJob(

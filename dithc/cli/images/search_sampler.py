@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     outputs.write(args.out, dump_checksummed(found))
     unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
     log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} after the search; {args.out}")
-    setting = "epsilon_scaling" if args.epsilon_scaling else "times"
+    setting = "epsilon_scaling" if args.epsilon_scaling else "timesteps"
     print(f"{setting}: {found[setting]}")
     return 0
 

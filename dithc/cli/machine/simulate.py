@@ -22,7 +22,7 @@ EXAMPLE = (
 
 INFINITY = float("inf")
 SIZE_STEP = 16  # pixels of a patch of two latent pixels
-COUNTS = ("nodes", "global_batch", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "top")
+COUNTS = ("nodes", "global_batch_size", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "top")
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
     "size": (lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}"),
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=_counts, default=nodes, help="node counts (default 1,2,4, ... 1024)")
     parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="scaling (default weak)")
     images = "images of strong scaling (default: as in the paper)"
-    parser.add_argument("--global-batch", type=_counts, default="448,3072,16384", help=images)
+    parser.add_argument("--global-batch-size", type=_counts, default="448,3072,16384", help=images)
     parser.add_argument(
         "--step",
         metavar="FILE|SECONDS",
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         models=tuple(args.models.split(",")),
         nodes=args.nodes,
         mode=args.mode,
-        global_batches=args.global_batch,
+        global_batches=args.global_batch_size,
         step=step,
         images_per_node=args.images_per_node,
         ranks_per_node=args.ranks_per_node,

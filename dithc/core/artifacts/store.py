@@ -189,11 +189,12 @@ class CheckpointStore:
             "the last part of the training run"
         )
 
-    def newest(self, *, at_most: int | None = None, go_back: bool = False) -> StoredCheckpoint | None:
+    def newest(self, *, at_most: int | None = None, allow_checkpoint_rollback: bool = False) -> StoredCheckpoint | None:
         """Return the newest intact checkpoint at or before step `at_most`; None for a store without checkpoints.
 
         Skips one damaged checkpoint. Several damaged checkpoints, or no remaining checkpoint, suggest a larger problem: the
-        user must examine it and set `go_back`, else it is a UserError. An unreadable checkpoint is always an error.
+        user must examine it and set `allow_checkpoint_rollback`, else it is a UserError. An unreadable checkpoint is always an
+        error.
         """
         damaged: dict[int, str] = {}
         found = None
@@ -202,7 +203,7 @@ class CheckpointStore:
             if found is not None:
                 break
             damaged[step] = "; ".join(faults)
-        if not go_back and (len(damaged) > 1 or (found is None and max(damaged, default=0) > 0)):
+        if not allow_checkpoint_rollback and (len(damaged) > 1 or (found is None and max(damaged, default=0) > 0)):
             raise self._too_far_back(damaged, found)
         for step, reason in damaged.items():
             log.warning(f"skipping damaged checkpoint {self.path(step)}, using the next older: {reason}")
@@ -216,7 +217,7 @@ class CheckpointStore:
             got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
             expected="an intact newest or second newest checkpoint",
             fix="find the cause of the damage and restore the files from a copy; or skip them: training then "
-            f"{goal} (`dithc train --go-back`; in the workflow machine.go_back: true)",
+            f"{goal} (`dithc train --allow-checkpoint-rollback`; in the workflow machine.allow_checkpoint_rollback: true)",
         )
 
     def pin(self, step: int) -> None:

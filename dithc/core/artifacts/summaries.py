@@ -101,7 +101,7 @@ class TrainSummary(TypedDict, total=False):
     fast_peak_bytes: Count | None
     ranks: Count
     threads: Count
-    global_batch: Count
+    global_batch_size: Count
     parameters: Count
     dtype: str
     preset: str

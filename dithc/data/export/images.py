@@ -22,8 +22,20 @@ from dithc.data.export.open_stage import tile_places
 
 Clipped = npt.NDArray[np.int64]
 OF_SAMPLES = (
-    *("run", "size", "windows", "seam_ratio", "at", "described", "weights", "step", "seed", "codec", "sampler"),
-    *("steps", "guidance"),
+    *(
+        "run",
+        "image_size",
+        "windows",
+        "seam_ratio",
+        "checkpoint",
+        "described",
+        "weights",
+        "step",
+        "seed",
+        "codec",
+        "sampler",
+    ),
+    *("steps", "guidance_scale"),
 )
 """Numbers of the manifest that become tags."""
 VALUES = 1 << 22  # values of a scene per read

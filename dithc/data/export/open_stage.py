@@ -20,7 +20,7 @@ from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, taken, 
 
 Array = npt.NDArray[Any]
 IMAGE_DIMS = ("image", "band", "y", "x")
-SAID = ("described", "run", "at", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
+SAID = ("described", "run", "checkpoint", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
 log = get_logger(__name__)
 
 

@@ -33,12 +33,12 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductCloudsCon
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
         for top in range(0, len(mask), STRIP_ROWS):  # by strips, because numpy classifies with 8 bytes per pixel
             rows = slice(top, top + STRIP_ROWS)
-            _mark(mask[rows], np.isin(classes[rows], clouds.classes))
+            _mark(mask[rows], np.isin(classes[rows], clouds.scl_classes))
             mask[rows][np.isin(classes[rows], (*INVALID_CLASSES, ABSENT))] = Mask.INVALID
     if CLOUD_PROBABILITY in files:
         (percent,) = _layers(files[CLOUD_PROBABILITY], grid)
-        assert clouds.probability is not None
-        _mark(mask, (percent >= clouds.probability) & (percent != ABSENT))
+        assert clouds.min_cloud_probability is not None
+        _mark(mask, (percent >= clouds.min_cloud_probability) & (percent != ABSENT))
     if CLASSI in files:
         for layer in _layers(files[CLASSI], grid, most=OPAQUE_AND_CIRRUS):
             _mark(mask, layer == 1)

@@ -126,7 +126,9 @@ class Gaofen2Reader:
     def _read(self, path: Path, metadata: Element | None) -> tuple[RasterPixels, dict[str, Any]]:
         source = self.source
         if path.suffix.lower() == ".npy" or self.ground is None:
-            raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m, georeferenced=True)
+            raw = read_pixels(
+                path, bands=source.bands, layout=source.axis_order, gsd_m=source.gsd_m, georeferenced=True
+            )
             return raw, {}
         pixels, info = read_raster(path, bands=source.bands)
         coefficients = rpc_beside(path)

@@ -107,7 +107,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
             "the axes are in another order than declared",
             got=axes,
             expected=wanted,
-            fix=f"set `layout: {instead}` for .npy files; write a GeoTIFF again with its bands first",
+            fix=f"set `axis_order: {instead}` for .npy files; write a GeoTIFF again with its bands first",
         )
     raise SceneRejectedError(
         Reason.BAND_COUNT,

@@ -206,7 +206,7 @@ class SafeReader(Painter):
             return ()
         others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
         listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}
-        absent, damaged = verify_files(product, listed, used=used, may_lack=self.source.may_lack)
+        absent, damaged = verify_files(product, listed, used=used, optional_files=self.source.optional_files)
         if damaged:
             more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
             log.warning(

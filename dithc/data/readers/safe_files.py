@@ -143,7 +143,7 @@ def band_files(
 
 def _masks(granule: Path | None, clouds: datasets.ProductCloudsConfig) -> dict[str, dict[float, Path]]:
     """Return the files of the requested quality masks by pixel size, from the folder next to the images."""
-    wanted = {CLOUD_PROBABILITY: clouds.probability is not None, CLASSI: clouds.classi}
+    wanted = {CLOUD_PROBABILITY: clouds.min_cloud_probability is not None, CLASSI: clouds.use_msk_classi}
     found: dict[str, dict[float, Path]] = {name: {} for name, asked in wanted.items() if asked}
     for path in tidy(granule, "QI_DATA/*") if granule and found else ():
         match = MASK_FILE.search(path.name)

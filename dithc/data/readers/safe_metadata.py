@@ -186,12 +186,12 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
 
 
 def verify_files(
-    product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], may_lack: list[str]
+    product: Path, listed: dict[str, tuple[str, str]], *, used: list[Path], optional_files: list[str]
 ) -> tuple[int, list[str]]:
     """Compare a product with its manifest; return the number of absent and the names of damaged files that are not used.
 
     An altered byte of a JPEG 2000 file may decode without an error to wrong pixels, which only the checksum detects. Raises
-    Refused if a `used` file is not listed or differs, or a listed file is missing that no pattern of `may_lack` matches.
+    Refused if a `used` file is not listed or differs, or a listed file is missing that no pattern of `optional_files` matches.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]
@@ -210,14 +210,14 @@ def verify_files(
             if differs:
                 raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
         damaged = [name for name, differs in zip(beside, pool.map(difference, beside), strict=True) if differs]
-    needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in may_lack)]
+    needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional_files)]
     if needed:
         raise SceneRejectedError(
             Reason.INCOMPLETE,
             f"the product lacks {len(needed)} of the {len(listed)} files that manifest.safe lists",
             got=f"no {', '.join(needed[:SHOWN])}" + (f" and {len(needed) - SHOWN} more" if len(needed) > SHOWN else ""),
             expected="the complete product",
-            fix="download or unpack it again; `may_lack` of the source lists optional files, such as `*/QI_DATA/*`",
+            fix="download or unpack it again; `optional_files` of the source lists optional files, such as `*/QI_DATA/*`",
         )
     return len(absent), damaged
 

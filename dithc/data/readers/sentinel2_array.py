@@ -47,7 +47,7 @@ class Sentinel2ArrayReader:
 
     def read(self, path: Path) -> Scene:
         source = self.source
-        raw = read_pixels(path, bands=source.bands, layout=source.layout, gsd_m=source.gsd_m)
+        raw = read_pixels(path, bands=source.bands, layout=source.axis_order, gsd_m=source.gsd_m)
         check_type(raw.pixels, units=source.units)
         invalid = self._invalid(raw)  # (C, H, W)
         offset = source.offset or 0.0 if source.units == "dn" else 0.0

@@ -118,7 +118,7 @@ class StacReader(Painter):
         """Return the assets of the bands, of an existing classification, and of the requested masks."""
         there = {asset.band for asset in item.assets}
         masks = [SCENE_CLASSIFICATION] if SCENE_CLASSIFICATION in there else []
-        masks += [CLOUD_PROBABILITY] if self.source.clouds.probability is not None else []
+        masks += [CLOUD_PROBABILITY] if self.source.clouds.min_cloud_probability is not None else []
         assets, missing = select_assets(item, [*bands, *masks], gsd_m=self.source.gsd_m)
         if missing:
             raise SceneRejectedError(

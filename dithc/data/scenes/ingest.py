@@ -64,8 +64,8 @@ def ingest_scenes(
         tally.left_out = scenes.left_out()
         if dataset.source.kind == "sentinel2-array":
             _check_declared(folder, tally)
-        if tally.accepted <= tally.unlike or tally.rejected > dataset.max_rejected * len(scenes):
-            raise _too_many(folder, tally, len(scenes), dataset.max_rejected)
+        if tally.accepted <= tally.unlike or tally.rejected > dataset.max_rejected_fraction * len(scenes):
+            raise _too_many(folder, tally, len(scenes), dataset.max_rejected_fraction)
         atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
         for path in sorted(growing.iterdir()):
             link(path, temporary / path.name)
@@ -189,6 +189,7 @@ def _too_many(folder: Path, tally: IngestCounts, total: int, most: float) -> Use
     return user_error(
         f"{tally.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
-        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} (`max_rejected`)",
-        fix="follow each line; if the rejected files may be omitted, raise `max_rejected` of the dataset",
+        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} "
+        "(`max_rejected_fraction`)",
+        fix="follow each line; if the rejected files may be omitted, raise `max_rejected_fraction` of the dataset",
     )

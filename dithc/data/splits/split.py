@@ -24,8 +24,8 @@ Splits = list[str | None]
 class Splitter:
     """Splitter of cells by `seed`; a cell in `joined` gets the split of another.
 
-    With `cell_m`, cells belong to the grid over the entire Earth (`earth.py`), for every coordinate reference system
-    and pixel size. Otherwise they are squares of `cell_tiles` tiles in the scene's system. The same place on another
+    With `cell_size_m`, cells belong to the grid over the entire Earth (`earth.py`), for every coordinate reference system
+    and pixel size. Otherwise they are squares of `cell_size_tiles` tiles in the scene's system. The same place on another
     date or in an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
     """
 
@@ -36,13 +36,17 @@ class Splitter:
     def _split_of(self, cell: str) -> str:
         digest = hashlib.sha256(f"{self.seed}:{self._joined.get(cell, cell)}".encode()).digest()
         share = int.from_bytes(digest[:8], "big") / 2**64
-        if share < self.settings.train:
+        if share < self.settings.train_fraction:
             return "train"
-        return "val" if share < self.settings.train + self.settings.val else "test"
+        return "val" if share < self.settings.train_fraction + self.settings.val_fraction else "test"
 
     def wanted(self) -> tuple[str, ...]:
         """Return the splits with a nonzero share."""
-        shares = (self.settings.train, self.settings.val, 1.0 - self.settings.train - self.settings.val)
+        shares = (
+            self.settings.train_fraction,
+            self.settings.val_fraction,
+            1.0 - self.settings.train_fraction - self.settings.val_fraction,
+        )
         return tuple(name for name, share in zip(SPLITS, shares, strict=True) if share > 1e-9)
 
     def assign(
@@ -53,9 +57,9 @@ class Splitter:
         y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in
         `place_tiles`.
         """
-        if transform is not None and self.settings.cell_m is not None:
+        if transform is not None and self.settings.cell_size_m is not None:
             return self._on_earth(y, x, size=size, crs=place, transform=transform)
-        side = self.settings.cell_tiles * size * (1.0 if transform is None else abs(transform[0]))
+        side = self.settings.cell_size_tiles * size * (1.0 if transform is None else abs(transform[0]))
         corners = [
             _cells(y + dy, x + dx, transform=transform or PIXELS, side=side, place=place)
             for dy in (0.5, size - 0.5)  # centers of corner pixels, so that a tile that fills its cell stays inside
@@ -71,15 +75,15 @@ class Splitter:
 
     def _on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[list[str], Splits]:
         """Assign entire tiles instead of pixel centers; an edge bends by less than half a pixel between its points."""
-        assert self.settings.cell_m is not None
-        grid = EarthGrid(side_m=self.settings.cell_m)
+        assert self.settings.cell_size_m is not None
+        grid = EarthGrid(side_m=self.settings.cell_size_m)
         longitudes, latitudes = outline(y, x, size=size, crs=crs, transform=transform)  # (n, 9)
         if not np.isfinite(longitudes).all():
             raise user_error(
                 "a scene is outside of the Earth",
                 got=f"coefficients {transform} in the system {crs}",
-                expected="a place on the Earth, which determines the cell of each tile (`split.cell_m`)",
-                fix="correct the georeference of that scene, remove it from the source, or omit `split.cell_m`",
+                expected="a place on the Earth, which determines the cell of each tile (`split.cell_size_m`)",
+                fix="correct the georeference of that scene, remove it from the source, or omit `split.cell_size_m`",
             )
         tile, rows, columns = grid.touched(longitudes, latitudes, buffer_m=self.settings.buffer_m / 2)
         kinds, kind = np.unique(np.stack([rows, columns]), axis=1, return_inverse=True)
@@ -93,7 +97,7 @@ class Splitter:
         return [self._name(*cell) for cell in middles], splits
 
     def _name(self, row: int, column: int) -> str:
-        return f"{self.settings.cell_m:g}m/{row}/{column}"
+        return f"{self.settings.cell_size_m:g}m/{row}/{column}"
 
 
 def outline(
@@ -154,7 +158,7 @@ def place_tiles(
     cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
     placed = TilePlacement(y=y, x=x, cells=cells, splits=splits)
     across = np.array([i for i, split in enumerate(splits) if split is None], dtype=np.int64)
-    if transform is None or splitter.settings.cell_m is None or not size // PARTS or not len(across):
+    if transform is None or splitter.settings.cell_size_m is None or not size // PARTS or not len(across):
         return placed
     shifts = _shifts(size, stride)  # (k, 2)
     to = np.stack([y[across], x[across]], axis=1)[:, np.newaxis] + shifts  # (m, k, 2)

@@ -46,15 +46,15 @@ def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials)
     found: dict[str, Item] = {}
     for document in _documents(search, credentials):
         item = item_of(document, origin=f"{search.catalog}: {str(document.get('id'))[:100]}")
-        if (item.cloud_cover or 0.0) <= 100 * search.max_cloud:
+        if (item.cloud_cover or 0.0) <= 100 * search.max_cloud_cover:
             found.setdefault(item.id, item)
-        if len(found) == search.limit:
+        if len(found) == search.max_items:
             break
     if not found:
         raise user_error(
             f"no item of {search.catalog} matches the search",
             got=f"0 items of {search.collection}",
-            expected="a scene in the area and period, with at most `max_cloud` clouds",
+            expected="a scene in the area and period, with at most `max_cloud_cover` clouds",
             fix="widen `source.search`, or correct the name of the collection",
         )
     return list(found.values())
@@ -68,17 +68,19 @@ def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Itera
     logging.getLogger("pystac_client").setLevel(logging.WARNING)  # its DEBUG messages contain headers with the token
     service = StacApiIO()
     setattr(service, "request", partial(_answered, credentials))  # noqa: B010  # every request of the client
-    place = {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area or ""))}
+    place = (
+        {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area_file or ""))}
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # missing conformance classes are handled here
             client = Client.open(search.catalog, stac_io=service)
-            clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud}} if search.max_cloud < 1.0 else None
+            clear = {"eo:cloud_cover": {"lte": 100 * search.max_cloud_cover}} if search.max_cloud_cover < 1.0 else None
             query = client.search(
                 collections=[search.collection],
-                datetime=f"{search.first_day}T00:00:00Z/{search.last_day}T23:59:59.999999Z",
+                datetime=f"{search.start_date}T00:00:00Z/{search.end_date}T23:59:59.999999Z",
                 query=clear if client.conforms_to("QUERY") else None,
-                limit=min(PAGE, search.limit),
+                limit=min(PAGE, search.max_items),
                 **place,
             )
             check_address(query.url, said_by=f"the catalog {search.catalog}")
@@ -152,7 +154,7 @@ def _area(path: Path) -> dict[str, Any]:
             raise ValueError(f"{json.dumps(found)[:80]}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
-            f"the area {path} (`source.search.area`) cannot be read",
+            f"the area {path} (`source.search.area_file`) cannot be read",
             got=error,
             expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
             fix="save one feature as GeoJSON (EPSG:4326), or set `bbox: [west, south, east, north]`",

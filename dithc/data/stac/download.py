@@ -199,7 +199,9 @@ def _refused(wanted: DownloadRequest, error: HTTPError) -> Exception:
         return _Again("the server does not have the requested part")
     if error.code in AGAIN:
         return _Again(f"status {error.code}", wait=_wait(error.headers.get("Retry-After")))
-    secret = f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.sign`"
+    secret = (
+        f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.signing_url`"
+    )
     return user_error(
         f"the server does not deliver {wanted.shown}",
         got=f"status {error.code}",

@@ -92,7 +92,7 @@ def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = N
             expected=json.dumps(asked),
             fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
         )
-    sign, signed = search.sign if search else None, found.addresses if found else {}
+    sign, signed = search.signing_url if search else None, found.addresses if found else {}
     _complete(lock, folder, credentials, sign=sign, signed=signed)
     return lock
 
@@ -157,7 +157,7 @@ def _wanted(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset
     """Return the assets that staging reads, by band or mask."""
     level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
     names = [*(source.bands or level)]
-    if source.clouds.probability is not None:
+    if source.clouds.min_cloud_probability is not None:
         names.append(CLOUD_PROBABILITY)
     if any(asset.band == SCENE_CLASSIFICATION for asset in item.assets):
         names.append(SCENE_CLASSIFICATION)
@@ -287,7 +287,7 @@ def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str
                 f"the signer {without_query(sign)} does not sign {href}",
                 got=credentials.scrubbed(error),
                 expected="JSON with the signed address as `href`",
-                fix="check `source.search.sign` and the network",
+                fix="check `source.search.signing_url` and the network",
             ) from None
         return found
 

@@ -95,16 +95,16 @@ class Lock(BaseModel):
     def asked_for(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
         """Return the settings of a source that decide which files its search selects."""
         assert source.search is not None
-        search = source.search.model_dump(mode="json", exclude={"sign"})
-        if source.search.area is not None:
-            path = Path(source.search.area)
-            search["area"] = sha256_file(path) if path.is_file() else None
+        search = source.search.model_dump(mode="json", exclude={"signing_url"})
+        if source.search.area_file is not None:
+            path = Path(source.search.area_file)
+            search["area_file"] = sha256_file(path) if path.is_file() else None
         return search | Lock.layers_of(source)
 
     @staticmethod
     def layers_of(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
         """Return the settings of a source that decide which files of a scene are needed."""
-        masks = source.clouds.probability is not None
+        masks = source.clouds.min_cloud_probability is not None
         return {"bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
 
     def write(self, folder: Path) -> None:

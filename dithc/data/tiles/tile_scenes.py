@@ -225,7 +225,7 @@ def find_near(
         near, TileIterator(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen
     ):
         joined = near.joined()
-        if not joined or dataset.split.cell_m is None:  # no tile can move
+        if not joined or dataset.split.cell_size_m is None:  # no tile can move
             break
     return near, joined
 
@@ -279,8 +279,9 @@ def _check_train(numbers: summaries.TilesSummary) -> None:
             "no tile is left for training",
             got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
             expected="at least one train tile",
-            fix="relax `tiles.min_valid`, `max_cloud` or `min_std`, set a smaller `split.cell_tiles` or a larger "
-            "`split.train`, or add scenes",
+            fix="relax `tiles.min_valid_fraction`, `max_cloud_fraction` or `min_std`, set a smaller "
+            "`split.cell_size_tiles` or a larger "
+            "`split.train_fraction`, or add scenes",
         )
 
 
@@ -295,8 +296,10 @@ def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numb
             log.warning(
                 f"no tile of {dataset.title!r} is in split {split!r}: {source.count} scenes have too few places"
             )
-    if dataset.split.cell_m is not None and not any(source.columns["transform"]):
-        log.warning(f"no scene of {dataset.title!r} has a georeference: `split.cell_m` and `buffer_m` have no effect")
+    if dataset.split.cell_size_m is not None and not any(source.columns["transform"]):
+        log.warning(
+            f"no scene of {dataset.title!r} has a georeference: `split.cell_size_m` and `buffer_m` have no effect"
+        )
     if cutter.near is not None:
         log.info(f"{cutter.near.compared} tiles compared with each other, {cutter.near.groups} groups of cells joined")
         if cutter.near.largest > LARGE_GROUP * cutter.near.cells:
@@ -313,7 +316,7 @@ def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numb
 def _info(
     dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary
 ) -> dict[str, Any]:
-    index, scaling = source.index, dataset.scaling
+    index, scaling = source.index, dataset.normalization
     units = {"scale": index["scale"], "offset": index["offset"]}
     described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)
     ranges = {
@@ -338,7 +341,7 @@ def _info(
         },
         "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
         "conditions": cutter.conditions.model,
-        "scaling": scaling.model_dump(mode="json"),
+        "normalization": scaling.model_dump(mode="json"),
         "display": dataset.rendering.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),
     }

@@ -147,8 +147,8 @@ class TileIterator:
     def reason(self, measured: TileStatistics, i: int) -> Reason | None:
         """Return the reason why a tile is rejected in any split, or None."""
         settings = self.settings
-        if measured.valid_frac[i] < settings.min_valid or not measured.valid_frac[i]:
+        if measured.valid_frac[i] < settings.min_valid_fraction or not measured.valid_frac[i]:
             return Reason.TOO_LITTLE_VALID
-        if measured.cloud_frac[i] > settings.max_cloud:
+        if measured.cloud_frac[i] > settings.max_cloud_fraction:
             return Reason.TOO_CLOUDY
         return Reason.CONSTANT if measured.std[i].max() <= settings.min_std else None

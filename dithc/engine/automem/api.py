@@ -57,7 +57,7 @@ def AutoMem(
         allow_recompute: Allow the plan to run single units again if copies cannot be hidden.
 
     Raises:
-        UserError: `recompute` is unknown, or the model has no repeated blocks.
+        UserError: `activation_checkpointing` is unknown, or the model has no repeated blocks.
     """
     if recompute not in ("none", "block"):
         fix = "choose one of the two"

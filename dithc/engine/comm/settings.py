@@ -15,13 +15,13 @@ class CommConfig:
     Attributes:
         collectives: method of fp32 and bf16 sums. `blocking` waits inside MPI; `iallreduce` posts and polls;
             `hierarchical` sums within a node through shared memory and exchanges the sums between nodes.
-        wire: data type in which `hierarchical` moves fp32 summands; sums are fp32.
-        weights_wire: data type in which `ShardedParameters` moves weights.
+        reduce_dtype: data type in which `hierarchical` moves fp32 summands; sums are fp32.
+        param_gather_dtype: data type in which `ShardedParameters` moves weights.
     """
 
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
-    wire: Wire = "fp32"
-    weights_wire: Wire = "fp32"
+    reduce_dtype: Wire = "fp32"
+    param_gather_dtype: Wire = "fp32"
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -61,22 +61,22 @@ def _limits(machine: MachineConfig, partition: slurm_site.Partition | None, name
         return [CheckResult("bad", "partition", f"partition {name!r} does not exist", fix=fix)]
     faults = [] if partition.is_up else [f"partition {partition.name} accepts no jobs"]
     for key, wanted, most in (
-        ("node_cores", machine.node_cores, max(kind.cpus for kind in partition.kinds)),
-        ("node_memory_mb", machine.node_memory_mb, max(kind.memory_mb for kind in partition.kinds)),
+        ("cpus_per_node", machine.cpus_per_node, max(kind.cpus for kind in partition.kinds)),
+        ("memory_per_node_mb", machine.memory_per_node_mb, max(kind.memory_mb for kind in partition.kinds)),
     ):
         if (wanted or 0) > most:
             faults.append(f"{key} {wanted}: the largest node has {most}")
-    limit = partition.max_minutes
-    if limit is not None and (machine.max_minutes is None or machine.max_minutes > limit):
-        faults.append(f"max_minutes {machine.max_minutes}: jobs of {partition.name} end after {limit}")
+    limit = partition.max_walltime_minutes
+    if limit is not None and (machine.max_walltime_minutes is None or machine.max_walltime_minutes > limit):
+        faults.append(
+            f"max_walltime_minutes {machine.max_walltime_minutes}: jobs of {partition.name} end after {limit}"
+        )
     if machine.nodes > (partition.max_nodes or machine.nodes):
         faults.append(f"nodes {machine.nodes}: a job of {partition.name} has at most {partition.max_nodes}")
     if faults:
         fix = "correct `machine` in the profile, or rewrite it: dithc doctor --write-profile"
         return [CheckResult("bad", "limits", "\n".join(faults), fix=fix)]
-    text = (
-        f"partition {partition.name} matches `machine`: {machine.node_cores} CPUs, {machine.node_memory_mb} MB per node"
-    )
+    text = f"partition {partition.name} matches `machine`: {machine.cpus_per_node} CPUs, {machine.memory_per_node_mb} MB per node"
     return [CheckResult("ok", "limits", text)]
 
 

@@ -85,10 +85,17 @@ def profile_text(
     memory = min(filter(None, [*(kind.memory_mb for kind in partition.kinds), partition.max_memory_mb]))
     ranks = dies if cpus % dies == 0 else 1
     machine: dict[str, Any] = {"launcher": "srun", "scheduler": "slurm", "nodes": nodes}
-    machine |= {"ranks_per_node": ranks, "cpus_per_rank": cpus // ranks, "node_cores": cpus, "node_memory_mb": memory}
-    machine |= {"walltime": True} | ({"max_minutes": partition.max_minutes} if partition.max_minutes else {})
+    machine |= {
+        "ranks_per_node": ranks,
+        "cpus_per_rank": cpus // ranks,
+        "cpus_per_node": cpus,
+        "memory_per_node_mb": memory,
+    }
+    machine |= {"stop_before_walltime": True} | (
+        {"max_walltime_minutes": partition.max_walltime_minutes} if partition.max_walltime_minutes else {}
+    )
     count = sum(len(kind.names) for kind in partition.kinds)
-    limit = f"{partition.max_minutes} minutes" if partition.max_minutes else "without limit"
+    limit = f"{partition.max_walltime_minutes} minutes" if partition.max_walltime_minutes else "without limit"
     notes = [
         f"partition {partition.name}: {count} node(s), at least {cpus} CPUs and {memory} MB each; jobs may run {limit}",
         f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
@@ -117,8 +124,8 @@ def profile_text(
         f"slurm-status-command: {'squeue' if by_squeue else 'sacct'}",
         "# Small jobs are grouped: one job prepares this many datasets, on one core each.",
         f"group-components: [prepare={min(cpus, GROUPED)}]",
-        f"resources: [node_cores={cpus}]",
-        "set-resource-scopes: [node_cores=local]",
+        f"resources: [cpus_per_node={cpus}]",
+        "set-resource-scopes: [cpus_per_node=local]",
         "default-resources:",
         f"  slurm_partition: {json.dumps(partition.name)}",
         *([f"  slurm_account: {json.dumps(account)}"] if account else []),

@@ -41,7 +41,7 @@ def tier_specs(
     machine: Machine,
     *,
     fast_budget_bytes: int | None = None,
-    file_folder: Path | None = None,
+    spill_folder: Path | None = None,
     file_bytes: int | None = None,
     ranks: int = 1,
 ) -> list[TierSpec]:
@@ -53,7 +53,7 @@ def tier_specs(
     Args:
         machine: discovered memory tiers, and the limit of its control group.
         fast_budget_bytes: hard budget of this process in the fastest tier; None for its share.
-        file_folder, file_bytes: location and size of this process's file tier; None for no file.
+        spill_folder, file_bytes: location and size of this process's file tier; None for no file.
 
     Raises:
         UserError: a budget beyond the tier, or a file below memory of unknown size without a budget.
@@ -64,8 +64,8 @@ def tier_specs(
     shares = [min(tier.memory_bytes, limit or tier.memory_bytes) // ranks for tier in found]
     specs = [_spec(tier.kind, tier.nodes if bind else (), share) for tier, share in zip(found, shares, strict=True)]
     specs = specs or [TierSpec(name="memory", kind="ddr", budget_bytes=None)]
-    if file_folder is not None:
-        specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=file_folder))
+    if spill_folder is not None:
+        specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=spill_folder))
     if fast_budget_bytes is not None:
         if found and fast_budget_bytes > (most := found[0].memory_bytes // ranks):
             whole = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
@@ -73,7 +73,7 @@ def tier_specs(
                 "budget of the fastest memory",
                 got=f"{fast_budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
                 expected=f"at most {most / GIB:.2f} GiB: {whole}",
-                fix="lower fast_budget_gib",
+                fix="lower fast_memory_gib",
             )
         specs += specs if len(specs) == 1 else []
         specs[0] = replace(specs[0], name=f"budgeted {specs[0].name}", budget_bytes=fast_budget_bytes)
@@ -81,10 +81,10 @@ def tier_specs(
         specs[-1] = replace(specs[-1], budget_bytes=None)
     if any(spec.budget_bytes is None for spec in specs[:-1]):
         raise user_error(
-            f"file tier of memory in {file_folder}",
+            f"file tier of memory in {spill_folder}",
             got="memory of unknown size above it without a budget, so the file would never be used",
             expected="a budget",
-            fix="set fast_budget_gib, or remove the file tier",
+            fix="set fast_memory_gib, or remove the file tier",
         )
     return specs
 

@@ -11,7 +11,7 @@ def _table(text: str) -> dict[str, tuple[str, str]]:
 
 # Prefixes of Slurm's reasons that do not resolve without intervention (squeue(1), JOB REASON CODES).
 IN_VAIN = _table("""
-PartitionTimeLimit | requests more time than the partition allows | lower `machine.max_minutes` of the profile
+PartitionTimeLimit | requests more time than the partition allows | lower `machine.max_walltime_minutes` of the profile
 PartitionNodeLimit | requests more nodes than the partition allows | lower `machine.nodes`
 PartitionConfig | violates a limit of the partition | compare the profile with `scontrol show partition`
 PartitionDown | the partition is down | ask the administrator, or set another `slurm_partition`
@@ -29,9 +29,9 @@ JobHoldMaxRequeue | it was started too often | read its log; `scontrol release` 
 launch failed requeued held | its node could not start it, and Slurm holds it | check the node; `scontrol release` it
 DependencyNeverSatisfied | a job that it depends on has failed | `scancel` it
 MaxMemPerLimit | requests more memory than a limit allows | lower `resources.<stage>.mem_mb`
-AssocMaxWallDurationPerJobLimit | requests more time than your account allows | lower `machine.max_minutes` of the profile
-QOSMaxWallDurationPerJobLimit | requests more time than the quality of service allows | lower `machine.max_minutes`
-AssocMaxNodePerJobLimit | requests more nodes than your account allows | lower `machine.nodes`
+AssocMaxWallDurationPerJobLimit | requests more time than your account allows | lower `machine.max_walltime_minutes` of the
+profile QOSMaxWallDurationPerJobLimit | requests more time than the quality of service allows | lower
+`machine.max_walltime_minutes` AssocMaxNodePerJobLimit | requests more nodes than your account allows | lower `machine.nodes`
 QOSMaxNodePerJobLimit | requests more nodes than the quality of service allows | lower `machine.nodes`
 AssocMaxCpuPerJobLimit | requests more cores than your account allows | lower `machine.nodes` or `machine.cpus_per_rank`
 QOSMaxCpuPerJobLimit | requests more cores than the quality of service allows | lower `machine.nodes`
@@ -43,13 +43,13 @@ RESTART = "start again: checkpoints are kept"
 ENDED = {
     "TIMEOUT": (
         "its walltime ended before it stopped",
-        "increase `resources: {<stage>: {runtime: ...}}`, or `machine.max_minutes` if the queue allows more; then "
+        "increase `resources: {<stage>: {runtime: ...}}`, or `machine.max_walltime_minutes` if the queue allows more; then "
         + RESTART,
     ),
     "DEADLINE": ("the deadline of the job passed", RESTART),
     "OUT_OF_MEMORY": (
         "it used more memory than it requested",
-        "increase `resources: {<stage>: {mem_mb: ...}}`, lower `micro_batch` or set `recompute: block`; then "
+        "increase `resources: {<stage>: {mem_mb: ...}}`, lower `micro_batch_size` or set `activation_checkpointing: block`; then "
         + RESTART,
     ),
     "CANCELLED": ("a user or the administrator canceled it", RESTART),
@@ -63,7 +63,7 @@ FAILED = {
     76: ("another training run writes the same checkpoints", "wait for it, or end it; then start again"),
     137: (
         "SIGKILL ended one of its processes, most often for lack of memory",
-        "increase `resources: {<stage>: {mem_mb: ...}}`, or lower `micro_batch`; then " + RESTART,
+        "increase `resources: {<stage>: {mem_mb: ...}}`, or lower `micro_batch_size`; then " + RESTART,
     ),
 }
 OTHERWISE = ("its command failed", "read the last lines of its log, correct the cause, then " + RESTART)

@@ -31,7 +31,7 @@ class Partition:
     name: str
     is_default: bool
     is_up: bool
-    max_minutes: int | None
+    max_walltime_minutes: int | None
     max_nodes: int | None
     max_memory_mb: int | None
     kinds: tuple[NodeKind, ...]
@@ -135,7 +135,7 @@ def _partition(line: str, nodes: str) -> Partition:
         name=name,
         is_default=value(line, "Default") == "YES",
         is_up=value(line, "State") == "UP",
-        max_minutes=minutes_of(value(line, "MaxTime")),
+        max_walltime_minutes=minutes_of(value(line, "MaxTime")),
         max_nodes=int(most) if most.isdigit() else None,
         max_memory_mb=int(limit) if limit.isdigit() else None,
         kinds=_kinds(name, nodes),

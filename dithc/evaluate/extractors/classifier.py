@@ -169,7 +169,7 @@ def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *
             "the classifier requires two classes",
             got=f"{len(classes)} class(es) in {len(labels)} images",
             expected="at least two classes",
-            fix="set `defects: true`, which requires only one class, or use another extractor",
+            fix="set `train_on_defects: true`, which requires only one class, or use another extractor",
         )
     if min(images.shape[2:]) < 8:
         raise user_error(

@@ -34,8 +34,8 @@ def load(path: Path, *, trust: bool) -> Extractor:
         raise user_error(
             f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
             got="trust: false",
-            expected="`trust: true` next to its `path` in the section `extractors`, if its origin is known",
-            fix="check its origin and add `trust: true`, or use a `kind` without code, such as squeezenet",
+            expected="`trust_code: true` next to its `path` in the section `extractors`, if its origin is known",
+            fix="check its origin and add `trust_code: true`, or use a `kind` without code, such as squeezenet",
         )
     require_file(path, kind="torchscript", what_to_put=f"a file written by torch.jit.save: {CONTRACT}")
     try:

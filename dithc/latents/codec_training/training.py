@@ -91,7 +91,7 @@ class Crops:
 
     def at(self, step: int) -> torch.Tensor:
         """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
-        size, factor = self._settings.batch, self._settings.factor
+        size, factor = self._settings.batch_size, self._settings.downsampling_factor
         epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
         whole = self._tiles.scaled(rows)  # (N, C, tile, tile)
         side = self._settings.crop(whole.shape[-1])
@@ -123,20 +123,20 @@ def _check(settings: codecs.KlVaeConfig, tiles: Tiles) -> None:
             "the codec has no training tiles",
             got="0 tiles in the train split",
             expected="at least 1",
-            fix="add tiles to the dataset or increase `split.train`, then rerun its tiles stage",
+            fix="add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage",
         )
-    size, factor = int(tiles.info["size"]), settings.factor
+    size, factor = int(tiles.info["size"]), settings.downsampling_factor
     if size % factor:
         raise user_error(
             "the codec's factor does not divide the tiles",
             got=f"tiles of {size} pixels, factor {factor}",
             expected=f"a tile size that is a multiple of {factor}",
-            fix="change `tiles.size` of the dataset, or the codec's `factor`",
+            fix="change `tiles.size` of the dataset, or the codec's `downsampling_factor`",
         )
 
 
 def _sizes(settings: codecs.KlVaeConfig, tiles: Tiles) -> autoencoder.Sizes:
-    chosen = ("factor", "latent_channels", "width", "encoder_blocks", "decoder_blocks")
+    chosen = ("downsampling_factor", "latent_channels", "hidden_channels", "encoder_blocks", "decoder_blocks")
     return autoencoder.Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
 
 
@@ -245,7 +245,7 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
                 "in_bands": len(bands),
                 "bands": bands,
                 "latent_channels": codec.latent_channels,
-                "factor": codec.factor,
+                "downsampling_factor": codec.downsampling_factor,
                 "scale": scale,
                 "sha256": sha256_file(made / autoencoder.WEIGHTS_FILE),
                 "numbers": numbers,

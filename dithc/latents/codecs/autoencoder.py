@@ -35,16 +35,16 @@ class Sizes:
     """Settings of all weight shapes: C bands, factor f (tile side over latent side), Z latent channels, width, blocks."""
 
     bands: int
-    factor: int
+    downsampling_factor: int
     latent_channels: int
-    width: int
+    hidden_channels: int
     encoder_blocks: int
     decoder_blocks: int
 
     @property
     def patch(self) -> int:
         """Values per patch (P)."""
-        return self.bands * self.factor**2
+        return self.bands * self.downsampling_factor**2
 
 
 class Block(nn.Module):
@@ -65,8 +65,12 @@ class Autoencoder(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.sizes, self.factor, self.latent_channels = sizes, sizes.factor, sizes.latent_channels
-        width, latent = sizes.width, sizes.latent_channels
+        self.sizes, self.downsampling_factor, self.latent_channels = (
+            sizes,
+            sizes.downsampling_factor,
+            sizes.latent_channels,
+        )
+        width, latent = sizes.hidden_channels, sizes.latent_channels
         self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
         self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
         self.synthesis = nn.Parameter(torch.zeros(sizes.patch, latent))  # (P, Z)
@@ -105,7 +109,7 @@ class Autoencoder(nn.Module):
     def decode(self, z: Tensor) -> Tensor:
         """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
-        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.factor)
+        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.downsampling_factor)
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
@@ -114,16 +118,16 @@ class Autoencoder(nn.Module):
 
     def linear(self, x: Tensor) -> Tensor:
         """Return the reconstruction of x (N, C, H, W) by the linear parts only."""
-        return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.factor)
+        return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.downsampling_factor)
 
     def images_at_once(self, side: int) -> int:
         """Return the number of images of this side per pass that keeps activations within a GiB."""
-        widest = max(self.sizes.width, self.sizes.patch)
-        return max(1, NUMBERS_AT_ONCE * self.factor**2 // (widest * side**2))
+        widest = max(self.sizes.hidden_channels, self.sizes.patch)
+        return max(1, NUMBERS_AT_ONCE * self.downsampling_factor**2 // (widest * side**2))
 
     def _patches(self, x: Tensor) -> Tensor:
         """Return centered patches (N, P, h, w)."""
-        patches = functional.pixel_unshuffle(x, self.factor).contiguous(memory_format=torch.channels_last)
+        patches = functional.pixel_unshuffle(x, self.downsampling_factor).contiguous(memory_format=torch.channels_last)
         return patches - _column(self.centre)
 
     def _analysed(self, patches: Tensor) -> Tensor:
@@ -141,7 +145,12 @@ class Autoencoder(nn.Module):
         count, total = 0, torch.zeros(self.sizes.patch, dtype=torch.float64)
         squares = torch.zeros(self.sizes.patch, self.sizes.patch, dtype=torch.float64)
         for x in images:
-            rows = functional.pixel_unshuffle(x, self.factor).movedim(1, -1).reshape(-1, self.sizes.patch).double()
+            rows = (
+                functional.pixel_unshuffle(x, self.downsampling_factor)
+                .movedim(1, -1)
+                .reshape(-1, self.sizes.patch)
+                .double()
+            )
             count, total, squares = count + len(rows), total + rows.sum(dim=0), squares + rows.T @ rows
         if not bool(squares.isfinite().all()):
             raise user_error(

@@ -31,7 +31,7 @@ class Codec(ABC):
         id: Type and 12 hex digits of all settings that affect latents; stored with latents and checkpoints.
         bands: Names of the bands that `input` and `decode` return.
         latent_channels: Z.
-        factor: Side of a tile over side of its latent.
+        downsampling_factor: Side of a tile over side of its latent.
         scale: Factor that gives latents about unit variance; `decode` expects scaled latents.
         has_logvar: Whether `encode` returns a log-variance.
         bound: Maximum magnitude of scaled latents; None if unbounded.
@@ -41,7 +41,7 @@ class Codec(ABC):
     id: str
     bands: tuple[str, ...]
     latent_channels: int
-    factor: int
+    downsampling_factor: int
     scale: float
     has_logvar: bool
     bound: float | None = None
@@ -89,7 +89,7 @@ class PixelCodec(Codec):
         super().__init__(info)
         self.bands = tuple(info["bands"])
         self.id = f"pixel-{digest({'kind': 'pixel'})}"
-        self.latent_channels, self.factor, self.scale, self.has_logvar = len(self.bands), 1, 1.0, False
+        self.latent_channels, self.downsampling_factor, self.scale, self.has_logvar = len(self.bands), 1, 1.0, False
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         check_bands(x, self.in_bands)
@@ -130,20 +130,20 @@ class KlCodec(Codec):
     ) -> None:
         super().__init__(info)
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
-        self.latent_channels, self.factor = net.latent_channels, net.factor
+        self.latent_channels, self.downsampling_factor = net.latent_channels, net.downsampling_factor
         self.reach = net.reach if isinstance(net, Autoencoder) else None
 
     @torch.no_grad()
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         check_bands(x, self.in_bands)
-        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
         parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
         mean, logvar = (torch.cat(of) if len(of) > 1 else of[0] for of in zip(*parts, strict=True))  # avoids a copy
         return mean, logvar  # (N, Z, h, w) each
 
     @torch.no_grad()
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        at_once = self.net.images_at_once(latent.shape[-1] * self.factor)
+        at_once = self.net.images_at_once(latent.shape[-1] * self.downsampling_factor)
         parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
         return torch.cat(parts)  # (N, C, H, W)
 
@@ -163,7 +163,7 @@ def check_sides(codec: str, factor: int, height: int, width: int) -> None:
             f"tiles do not fit codec {codec}",
             got=f"{height} x {width} pixels",
             expected=f"multiples of {factor}, its downsampling factor",
-            fix="change `tiles.size` of the dataset, or use a codec with another `factor`",
+            fix="change `tiles.size` of the dataset, or use a codec with another `downsampling_factor`",
         )
 
 

@@ -115,7 +115,7 @@ class DiffusersAutoencoder:
         return int(self.net.config.latent_channels)
 
     @property
-    def factor(self) -> int:
+    def downsampling_factor(self) -> int:
         """Side of a tile over side of its latent, for an AutoencoderKL."""
         return int(2 ** (len(self.net.config.block_out_channels) - 1))
 

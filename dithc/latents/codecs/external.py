@@ -30,7 +30,7 @@ from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, file
 PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
 SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
 LOOKED_AT = 16  # number of tiles
-LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scale`
+LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scaling_factor`
 LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
 log = get_logger(__name__)
 
@@ -75,7 +75,7 @@ class ExternalCodec(Codec):
     ) -> None:
         super().__init__(info)
         self.net, self.id, self.bands, self.has_logvar = net, id, bands, net.has_logvar
-        self.factor, self.latent_channels = settings.factor, settings.channels(len(bands))
+        self.downsampling_factor, self.latent_channels = settings.downsampling_factor, settings.channels(len(bands))
         groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
         self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
         self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
@@ -85,7 +85,7 @@ class ExternalCodec(Codec):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return normalized mean and log-variance, float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
         check_bands(x, self.in_bands)
-        check_sides(self.id, self.factor, x.shape[-2], x.shape[-1])
+        check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
         seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
         given = [self.net.encode(part) for part in torch.split(seen, images_at_once(x.shape[-1]))]
         means, logvars = zip(*given, strict=True)
@@ -96,7 +96,9 @@ class ExternalCodec(Codec):
     def decode(self, latent: Tensor) -> Tensor:
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
-        given = torch.cat([self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.factor))])
+        given = torch.cat(
+            [self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.downsampling_factor))]
+        )
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
@@ -121,7 +123,7 @@ class ExternalCodec(Codec):
             scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
         )
         suits = "check that `bands` match the network"
-        fix = f"set the codec's `shift: {_listed(shift)}` and `scale: {_listed(wanted)}`, or {suits}"
+        fix = f"set the codec's `shift_factor: {_listed(shift)}` and `scaling_factor: {_listed(wanted)}`, or {suits}"
         if not largest < LARGEST_FP16:
             raise user_error(
                 f"latents of codec {self.id} cannot be stored",
@@ -144,7 +146,7 @@ class ExternalCodec(Codec):
                 f"normalization of codec {self.id} does not match its latents",
                 got=f"{len(values)} numbers",
                 expected=f"1, or one per channel ({channels})",
-                fix="set the codec's `shift` and `scale`",
+                fix="set the codec's `shift_factor` and `scaling_factor`",
             )
         return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
 
@@ -198,8 +200,8 @@ def open_foreign(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> 
         info,
         id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
         bands=bands,
-        shift=_numbers(settings.shift, normalisation.shift, named=settings.named),
-        scales=_numbers(settings.scale, normalisation.scale, named=settings.named),
+        shift=_numbers(settings.shift_factor, normalisation.shift, named=settings.named),
+        scales=_numbers(settings.scaling_factor, normalisation.scale, named=settings.named),
     )
 
 
@@ -212,7 +214,7 @@ def _numbers(given: float | list[float] | None, known: list[float] | None, *, na
             f"scale of the latents of autoencoder {named} is unknown",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
-            fix="set the codec's `scale`; start with 1, and `dithc latents` logs the value for your tiles",
+            fix="set the codec's `scaling_factor`; start with 1, and `dithc latents` logs the value for your tiles",
         )
     return known
 
@@ -225,7 +227,7 @@ def _listed(values: Tensor) -> str:
 @torch.no_grad()
 def _try(net: AutoencoderProtocol, settings: codecs.ExternalCodecConfig, *, seen: int, side: int) -> None:
     """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
-    path, factor, channels = settings.named, settings.factor, settings.latent_channels
+    path, factor, channels = settings.named, settings.downsampling_factor, settings.latent_channels
     if net.bands not in (None, seen):
         raise user_error(
             f"number of bands of autoencoder {path} differs from its input",
@@ -250,7 +252,7 @@ def _try(net: AutoencoderProtocol, settings: codecs.ExternalCodecConfig, *, seen
         raise _misfit(
             path,
             got=f"latents {tuple(mean.shape)} of tiles {tuple(x.shape)}",
-            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `factor` {factor}",
+            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `downsampling_factor` {factor}",
         )
     if back.shape != x.shape:
         raise _misfit(path, got=f"decoded tiles {tuple(back.shape)}", expected=tuple(x.shape))
@@ -273,5 +275,6 @@ def _misfit(path: str, *, got: object, expected: object) -> UserError:
         f"autoencoder {path} contradicts the configuration",
         got=got,
         expected=expected,
-        fix="set the codec's `latent_channels`, `factor` and `bands` to the network's values, or select another file",
+        fix="set the codec's `latent_channels`, `downsampling_factor` and `bands` to the network's values, or select "
+        "another file",
     )

@@ -49,8 +49,8 @@ def _open_sd(settings: codecs.SdVaeConfig, info: dict[str, Any]) -> Codec:
         )
     if net.bands != 3:
         raise user_error(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
-    identity = f"sd-vae-{digest_of_files(files_of_network(folder), settings={'scale': settings.scale})[:12]}"
-    return SdCodec(net, info, id=identity, scale=settings.scale, bands=tuple(info["display"]["bands"]))
+    identity = f"sd-vae-{digest_of_files(files_of_network(folder), settings={'scale': settings.scaling_factor})[:12]}"
+    return SdCodec(net, info, id=identity, scale=settings.scaling_factor, bands=tuple(info["display"]["bands"]))
 
 
 def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:

@@ -42,9 +42,9 @@ def _judging(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) 
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        same = {name: item.settings[name] for name in ("real_split", "real_images") if item.settings.get(name)}
+        same = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
         extractor = item.settings.get("extractor", "")
-        asked = {"run": run.name, "at": "codec", "images": item.score.n_real, "extractor": extractor}
+        asked = {"run": run.name, "checkpoint": "codec", "num_images": item.score.n_real, "extractor": extractor}
         added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
         yield NextStep(
             text="Measure the limit of the codec: score real tiles through the codec.",
@@ -57,7 +57,7 @@ def _judging(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) 
             command=_again(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
-        more = f"evaluations={{{item.name}: {{images: {min(dataset.tiles or 0, 10_000)}}}}}"
+        more = f"evaluations={{{item.name}: {{num_images: {min(dataset.tiles or 0, 10_000)}}}}}"
         yield NextStep(text="Score more images for smaller intervals.", command=_again(facts, more))
 
 

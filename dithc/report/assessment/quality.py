@@ -17,8 +17,12 @@ MOODS: tuple[Mood, ...] = ("good", "good", "fair")
 
 def last_scored(facts: ReportRecords, run: str) -> EvaluationFacts | None:
     """Return the last scored evaluation of a run, or the best of several at its end."""
-    items = [item for item in facts.evaluations if item.run == run and item.score and item.at not in ("codec", "start")]
-    items = [item for item in items if item.at != "untrained"]
+    items = [
+        item
+        for item in facts.evaluations
+        if item.run == run and item.score and item.checkpoint not in ("codec", "start")
+    ]
+    items = [item for item in items if item.checkpoint != "untrained"]
     latest = max((_place(item) for item in items), default=None)
     at_end = [(item.score.value(facts.measure), item) for item in items if item.score and _place(item) == latest]
     # Published features come first.
@@ -27,21 +31,21 @@ def last_scored(facts: ReportRecords, run: str) -> EvaluationFacts | None:
 
 
 def _place(item: EvaluationFacts) -> float:
-    return item.at if isinstance(item.at, int) else float("inf")
+    return item.checkpoint if isinstance(item.checkpoint, int) else float("inf")
 
 
 def start_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
     """Return the initial evaluation of the same run with comparable scores."""
     for at in ("untrained", "start"):
         for other in facts.evaluations:
-            if other.run == item.run and other.at == at and _judged_alike(other, item):
+            if other.run == item.run and other.checkpoint == at and _judged_alike(other, item):
                 return other
     return None
 
 
 def codec_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
     """Return the codec evaluation of the dataset with comparable scores."""
-    scored = (other for other in facts.evaluations_of(item.dataset) if other.at == "codec")
+    scored = (other for other in facts.evaluations_of(item.dataset) if other.checkpoint == "codec")
     return next((other for other in scored if _judged_alike(other, item)), None)
 
 

@@ -55,7 +55,7 @@ def _judged_on_train(facts: ReportRecords, item: EvaluationFacts, one: Score) ->
     total, trained = sum(splits.values()), splits.get("train", 0)
     if item.real_split == "train" or 0 < trained == total:
         share = "all"
-    elif item.settings.get("real_images") or not total:
+    elif item.settings.get("num_real_images") or not total:
         share = f"about {trained / total:.0%}" if total else "some"
     else:
         share = f"{trained:,} of {total:,}"

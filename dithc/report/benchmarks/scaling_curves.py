@@ -32,20 +32,20 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScalingCurve:
-    """Step time by number of ranks, ascending; `global_batch` is the images per step of strong scaling."""
+    """Step time by number of ranks, ascending; `global_batch_size` is the images per step of strong scaling."""
 
     label: str
     kind: Kind
     model: str
     mode: Mode
-    global_batch: int | None
+    global_batch_size: int | None
     points: tuple[ScalingPoint, ...]
 
     @property
     def title(self) -> str:
         """Label with model and kind, without repetition."""
         short_name = self.model.removeprefix("DiT-")
-        batch = f", batch {self.global_batch:,}" if self.global_batch and "batch" not in self.label else ""
+        batch = f", batch {self.global_batch_size:,}" if self.global_batch_size and "batch" not in self.label else ""
         own = (
             "" if self.label in ("", self.model, short_name) else f" {self.label.removeprefix(self.model).strip(' ,:')}"
         )
@@ -81,7 +81,7 @@ def _curve(content: Mapping[str, Any]) -> ScalingCurve:
         kind=content["kind"],
         model=str(content["model"]),
         mode=content["mode"],
-        global_batch=content.get("global_batch"),
+        global_batch_size=content.get("global_batch_size"),
         points=tuple(points),
     )
 

@@ -12,7 +12,9 @@ from dithc.report.records import Curve, Values
 log = get_logger(__name__)
 
 
-def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int, segments: list[int]) -> Curve | None:
+def read_curve(
+    run: str, *, metrics: Path, store: Path | None, global_batch_size: int, segments: list[int]
+) -> Curve | None:
     """Read the curve of a run from `metrics` (metrics.jsonl or its folder) and `store` (with events); None without steps."""
     rows = read_metrics(metrics if metrics.is_dir() else metrics.parent)
     rows = [row for row in rows if "loss" in row]
@@ -23,7 +25,7 @@ def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int
         run=run,
         steps=steps,
         loss=np.array([row["loss"] for row in rows], dtype=np.float64),
-        images_per_second=np.array([_throughput(row, global_batch) for row in rows], dtype=np.float64),
+        images_per_second=np.array([_throughput(row, global_batch_size) for row in rows], dtype=np.float64),
         val_loss=np.array([row.get("val_loss", math.nan) for row in rows], dtype=np.float64),
         lr=np.array([row.get("lr", math.nan) for row in rows], dtype=np.float64),
         segments=[step for step in segments if step < steps[-1]],
@@ -31,11 +33,11 @@ def read_curve(run: str, *, metrics: Path, store: Path | None, global_batch: int
     )
 
 
-def _throughput(row: dict[str, float], global_batch: int) -> float:
+def _throughput(row: dict[str, float], global_batch_size: int) -> float:
     if "images_per_second" in row:
         return row["images_per_second"]
     seconds = row.get("step_seconds", math.nan)
-    return global_batch / seconds if seconds else math.nan
+    return global_batch_size / seconds if seconds else math.nan
 
 
 def read_resumes(store: Path) -> list[int]:

@@ -68,7 +68,7 @@ def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: st
     found = taken(CodecFacts, numbers_of(trained)) | {
         "name": name,
         "kind": experiment.codecs[name].kind,
-        "trained_on": getattr(experiment.codecs[name], "trained_on", None),
+        "train_dataset": getattr(experiment.codecs[name], "train_dataset", None),
         "shape": numbers_of(latents).get("shape"),
         "grid": trained.file("grid.png") if trained else None,
         "bands": trained.file("bands.png") if trained else None,

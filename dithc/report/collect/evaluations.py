@@ -16,14 +16,14 @@ def _label(experiment: ExperimentConfig, evaluation: str) -> str:
     """Describe the evaluated weights, with the run if the dataset has several."""
     chosen = experiment.evaluations[evaluation]
     run = experiment.runs[chosen.run]
-    task = "fine-tuning" if run.init or run.init_file else "training"
-    beside = {one.run for one in experiment.evaluations.values() if one.at == chosen.at}
+    task = "fine-tuning" if run.init_from_run or run.init_from_file else "training"
+    beside = {one.run for one in experiment.evaluations.values() if one.checkpoint == chosen.checkpoint}
     same = [name for name in beside if experiment.runs[name].dataset == run.dataset]
-    whose = f", {chosen.run}" if len(same) > 1 and chosen.at != "codec" else ""
-    if isinstance(chosen.at, int):
-        return f"after step {chosen.at:,}{whose}"
+    whose = f", {chosen.run}" if len(same) > 1 and chosen.checkpoint != "codec" else ""
+    if isinstance(chosen.checkpoint, int):
+        return f"after step {chosen.checkpoint:,}{whose}"
     words = {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}", "codec": "the codec alone"}
-    return words[chosen.at] + whose
+    return words[chosen.checkpoint] + whose
 
 
 def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationFacts:
@@ -32,10 +32,20 @@ def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, n
     dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = ("run", "at", "weights", "ema", "order", "steps", "times", "epsilon_scaling", "real_split")
+    same = (
+        "run",
+        "checkpoint",
+        "weights",
+        "ema_std",
+        "solver_order",
+        "steps",
+        "timesteps",
+        "epsilon_scaling",
+        "real_split",
+    )
     of_numbers = ("images", "images_per_second", "network_evaluations", "blocks")
     measured: dict[str, Any] = {key: numbers.get(key) for key in of_numbers}
-    guided = ("guidance", "guidance_channels", "guidance_interval", "guide")
+    guided = ("guidance_scale", "guidance_channels", "guidance_interval", "guidance_reference")
     return EvaluationFacts(
         name=name,
         dataset=dataset,
@@ -62,7 +72,7 @@ def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) 
     if samples is None:
         return None
     dataset = experiment.runs[chosen.run].dataset
-    real = f"{dataset}.{chosen.real_split}.{chosen.real_images or 'all'}.{chosen.extractor}"  # name of the set in the rules
+    real = f"{dataset}.{chosen.real_split}.{chosen.num_real_images or 'all'}.{chosen.extractor}"  # name of the set in the rules
     both = [results.one("features", found) for found in (name, real)]
     generated, real_features = (result.path if result else None for result in both)
     return SampleFiles(samples=samples.path, features=generated, real_features=real_features)

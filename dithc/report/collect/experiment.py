@@ -81,7 +81,7 @@ def _served(experiment: ExperimentConfig, stage: str, name: str) -> str:
         return experiment.runs[experiment.evaluations[name].run].dataset
     if stage in ("codec", "extractor"):
         settings = experiment.codecs.get(name) if stage == "codec" else experiment.extractors.get(name)
-        return getattr(settings, "trained_on", None) or ""
+        return getattr(settings, "train_dataset", None) or ""
     return name.split(".")[0]  # a dataset, or real features as dataset.split.extractor
 
 

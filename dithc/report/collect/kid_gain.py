@@ -12,9 +12,9 @@ from dithc.core.logging import user_error
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.records import Cost, Gain
 
-SAME = {"run", "sampler", "order", "steps", "times", "epsilon_scaling", "cache", "seed"}
-SAME |= {"guidance", "guidance_channels", "guidance_interval"}
-SAME_WEIGHTS = {"at", "weights", "ema", "guide"}
+SAME = {"run", "sampler", "solver_order", "steps", "timesteps", "epsilon_scaling", "cache", "seed"}
+SAME |= {"guidance_scale", "guidance_channels", "guidance_interval"}
+SAME_WEIGHTS = {"checkpoint", "weights", "ema_std", "guidance_reference"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
 
 
@@ -25,11 +25,11 @@ def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
     the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
     """
     chosen = experiment.evaluations[name]
-    if chosen.at in ("start", "untrained", "codec"):
+    if chosen.checkpoint in ("start", "untrained", "codec"):
         return None
     for at in ("start", "untrained"):
         for other, settings in experiment.evaluations.items():
-            if settings.at == at and _way(settings) == _way(chosen):
+            if settings.checkpoint == at and _way(settings) == _way(chosen):
                 before, after = results.one("fid", other), results.one("fid", name)
                 if before and after and (found := _gain(before, after)):
                     return found

@@ -18,10 +18,10 @@ def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: st
     """Collect the facts on a run."""
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
-    curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch)
+    curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch_size)
     found = taken(RunFacts, numbers) | {
         "name": name,
-        **{key: getattr(settings, key) for key in ("dataset", "init", "dtype", "global_batch")},
+        **{key: getattr(settings, key) for key in ("dataset", "init_from_run", "dtype", "global_batch_size")},
         "preset": settings.model.preset,
         "changes": _changes(settings),
         "settings": flat({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
@@ -41,16 +41,18 @@ def _changes(settings: training.RunConfig) -> dict[str, Any]:
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
-    chosen = {"lr_schedule", "decay_share", "betas", "augment"}
+    chosen = {"lr_schedule", "decay_fraction", "betas", "augment"}
     changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
     other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
     changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
-    guide = settings.model_dump(mode="json", include={"guide"}, exclude_defaults=True).get("guide", {})
-    changes |= {f"guide.{key}": value for key, value in guide.items()}
+    guide = settings.model_dump(mode="json", include={"guidance_training"}, exclude_defaults=True).get(
+        "guidance_training", {}
+    )
+    changes |= {f"guidance_training.{key}": value for key, value in guide.items()}
     return {key: value for key, value in changes.items() if value is not None}
 
 
-def _curve(result: StageResult | None, segments: list[int], global_batch: int) -> Curve | None:
+def _curve(result: StageResult | None, segments: list[int], global_batch_size: int) -> Curve | None:
     """Read the curve of a run; paths are relative to the working folder or to the manifest."""
     if result is None or not result.numbers.get("metrics"):
         return None
@@ -59,7 +61,9 @@ def _curve(result: StageResult | None, segments: list[int], global_batch: int) -
         if path.exists():
             beside = path if path.is_dir() else path.parent
             folder = Path(store) if store and Path(store).is_dir() else beside
-            return read_curve(result.name, metrics=path, store=folder, global_batch=global_batch, segments=segments)
+            return read_curve(
+                result.name, metrics=path, store=folder, global_batch_size=global_batch_size, segments=segments
+            )
     log.warning(f"run {result.name}: {named} does not exist, so the report has no curve of it")
     return None
 

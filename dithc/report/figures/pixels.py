@@ -34,7 +34,11 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
     sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
     for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
         lines = [
-            (item.label, role_of(item.at), *(curves["spectra"]["power"][side][place] for side in ("real", "generated")))
+            (
+                item.label,
+                role_of(item.checkpoint),
+                *(curves["spectra"]["power"][side][place] for side in ("real", "generated")),
+            )
             for item, curves in sides
             if "spectra" in curves
         ]
@@ -43,7 +47,7 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
     indices = dict.fromkeys(name for _, curves in sides for name in curves.get("indices", {}) if name != "absent")
     for name in indices:
         lines = [
-            (item.label, role_of(item.at), *(found[name]["histogram"][side] for side in ("real", "generated")))
+            (item.label, role_of(item.checkpoint), *(found[name]["histogram"][side] for side in ("real", "generated")))
             for item, found in ((item, curves.get("indices", {})) for item, curves in sides)
             if name in found
         ]

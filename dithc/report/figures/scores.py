@@ -42,7 +42,7 @@ def draw_fid(facts: ReportRecords) -> bytes:
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
             if item.score:
-                bar = bar_of(asdict(item.score), label=item.label, role=role_of(item.at), measure=facts.measure)
+                bar = bar_of(asdict(item.score), label=item.label, role=role_of(item.checkpoint), measure=facts.measure)
                 groups.setdefault(dataset.title, []).append(bar)
     return draw_bars(groups, measure=facts.measure)
 

@@ -20,7 +20,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
     Raises:
         UserError: the file has no step with a loss.
     """
-    curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch=1, segments=[])
+    curve = read_curve(metrics.parent.name, metrics=metrics, store=store, global_batch_size=1, segments=[])
     if curve is None:
         raise user_error(
             f"{metrics} has no loss to draw",

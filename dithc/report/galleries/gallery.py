@@ -142,7 +142,7 @@ def _way(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | No
     for other in facts.evaluations_of(dataset.name):
         rgb = FirstImages(other.files.samples).rgb(SHOWN) if other.files and other != item else None
         if rgb is not None:
-            what = "real tiles through the codec" if other.at == "codec" else f"images generated {other.label}"
+            what = "real tiles through the codec" if other.checkpoint == "codec" else f"images generated {other.label}"
             value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
             title = what.removeprefix("images ").capitalize()
             text = f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}."
@@ -160,7 +160,7 @@ def _codec(dataset: DatasetFacts) -> Gallery:
         (codec.bands, "Bands of a tile above their reconstructions", bands),
     )
     pictures = []
-    for path, title, text in found if codec.trained_on in (None, dataset.name) else ():
+    for path, title, text in found if codec.train_dataset in (None, dataset.name) else ():
         if path is not None:
             pictures.append(_framed(title, canvas.read_picture(path), text=f"{text}; codec {codec.name}."))
     return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")

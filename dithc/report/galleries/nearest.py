@@ -17,7 +17,7 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
     """Return the nearest real tile (n,) of each first image, or the reason why it is unknown."""
     if item.files is None or item.files.features is None or item.files.real_features is None:
         return "the features of both sides are not among the results"
-    split, images = item.real_split, item.settings.get("real_images")
+    split, images = item.real_split, item.settings.get("num_real_images")
     rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
     first = next(arrays(item.files.features, "features", "shard"), None)
     if first is None:

@@ -17,7 +17,7 @@ AT = ("start", "final", "codec")  # drawn evaluations, without those during trai
 def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | None:
     """Measure a dataset and its evaluations; None without tiles or comparable evaluations."""
     chosen = facts.dataset(dataset)
-    items = [item for item in facts.evaluations_of(dataset) if item.at in AT and item.files]
+    items = [item for item in facts.evaluations_of(dataset) if item.checkpoint in AT and item.files]
     if chosen.tiles_folder is None or not items:
         return None
     real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=IMAGES)
@@ -26,7 +26,7 @@ def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | Non
     for item in items:
         scaled = FirstImages(item.files.samples).scaled(IMAGES, bands=len(real.bands)) if item.files else None
         if scaled is not None:
-            sides.append(_side(item.label, str(item.at), scaled))
+            sides.append(_side(item.label, str(item.checkpoint), scaled))
     if len(sides) == 1:
         return None
     low, high = stretch.ends(list(range(len(real.bands))))

@@ -29,9 +29,9 @@ def _training(facts: ReportRecords, run: RunFacts) -> list[Cell]:
     ]
     parameters = [] if run.parameters is None else [f"{run.parameters / 1e6:,.1f} M parameters"]
     return [
-        Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init or 'scratch'}"]),
+        Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init_from_run or 'scratch'}"]),
         Cell(text=run.model, notes=[*parameters, *changes]),
-        Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch:,}", notes=plan),
+        Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch_size:,}", notes=plan),
         Cell(text=short_or_absent(run.loss_first10), notes=[f"step 1: {short_or_absent(run.initial_loss)}"]),
         Cell(text=short_or_absent(run.loss_last100), strong=True),
         Cell(text=short_or_absent(run.val_loss), strong=True),
@@ -129,6 +129,6 @@ def _codec(facts: ReportRecords, dataset: DatasetFacts) -> str:
     parts += [f"spectral angle {short(codec.spectral_angle_deg)}°"] if codec.spectral_angle_deg is not None else []
     parts += [f"NDVI error {short(codec.ndvi_error)}"] if codec.ndvi_error is not None else []
     parts += [f"trained {codec.steps:,} steps"] if codec.steps else []
-    if codec.trained_on and codec.trained_on != dataset.name:
-        parts.append(f"trained on {facts.dataset(codec.trained_on).title}")
+    if codec.train_dataset and codec.train_dataset != dataset.name:
+        parts.append(f"trained on {facts.dataset(codec.train_dataset).title}")
     return ", ".join(parts)

@@ -43,10 +43,12 @@ def measures(facts: ReportRecords) -> tuple[str, str]:
 
 
 def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
-    average = f" of length {item.ema}" if item.ema else ""
-    name = Cell(text=item.label, notes=[item.name + ("" if item.at == "codec" else f", {item.weights}{average}")])
+    average = f" of length {item.ema_std}" if item.ema_std else ""
+    name = Cell(
+        text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}{average}")]
+    )
     notes = [note for note in (item.guided, _cost(item)) if note]
-    sampler = Cell(text=ABSENT if item.at == "codec" else item.solver, notes=notes)
+    sampler = Cell(text=ABSENT if item.checkpoint == "codec" else item.solver, notes=notes)
     one = item.score
     if one is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]

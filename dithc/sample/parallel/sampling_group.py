@@ -138,7 +138,7 @@ def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
     for members in parts:
         if len({nodes[rank] for rank in members}) > 1:
             raise user_error(
-                "machine.sampling.shared_degree",
+                "machine.sampling.shared_memory_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which share memory",
                 fix="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",

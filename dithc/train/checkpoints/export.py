@@ -47,7 +47,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _tell_of_blocks(config, layout)
-    predicts = training.ObjectiveConfig(**checkpoint.meta["objective"]).predict
+    predicts = training.ObjectiveConfig(**checkpoint.meta["objective"]).prediction_type
     kind = network_kind(predicts, config.block)
     outputs.OutputFolder(out).check() if layout == "diffusers" else outputs.check_file(out)
     chosen = dict(read_tensors(checkpoint.weights(weights)))

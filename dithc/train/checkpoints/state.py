@@ -21,7 +21,7 @@ from dithc.train.state_placement import Home, anywhere
 from dithc.train.strategies import RankGrid, Strategy
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch")
+SAME_ON_RESUME = ("codec", "latent", "model", "seed", "global_batch_size")
 log = get_logger(__name__)
 
 
@@ -59,7 +59,7 @@ class ModuleState:
                     expected=said[key],
                     fix="use the data and settings of the checkpoint, or another store",
                 )
-        for key in [key for key in ("ranks", "threads", "micro_batch") if key in said]:
+        for key in [key for key in ("ranks", "threads", "micro_batch_size") if key in said]:
             if (before := checkpoint.meta.get(key, said[key])) != said[key]:
                 log.warning(
                     f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of "
@@ -103,9 +103,9 @@ class TrainingState(ModuleState):
 
 def initial_state(model: DiT, run: training.RunConfig, strategy: Strategy, *, home: Home = anywhere) -> TrainingState:
     """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
-    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch is not None, home=home)
+    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch_size is not None, home=home)
     ema = Ema(model, run.ema, zero=strategy.zero, home=home)
-    kind = network_kind(run.objective.predict, run.model.block)
+    kind = network_kind(run.objective.prediction_type, run.model.block)
     return TrainingState(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
 
 
@@ -139,9 +139,9 @@ def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layou
         "parameters": sum(value.numel() for value in model.parameters()),
         "dtype": run.dtype,
         "objective": run.objective.model_dump(mode="json"),
-        "global_batch": run.global_batch,
+        "global_batch_size": run.global_batch_size,
         "ema": run.ema.model_dump(mode="json", exclude_none=True),
-        "micro_batch": run.micro_batch,
+        "micro_batch_size": run.micro_batch_size,
         "ranks": layout.size,
         "strategy": layout.name,
         "threads": torch.get_num_threads(),

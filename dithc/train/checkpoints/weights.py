@@ -22,8 +22,8 @@ FREQUENCIES = (
     "diffusers' DiTTransformer2DModel spaces the frequencies of the timestep by i / 127, the official DiT and dithc by "
     "i / 128; outputs differ by some percent, depending on the weights"
 )
-PREDICT = "predict"
-ORIGINAL = {PREDICT: training.ObjectiveConfig().predict, **training.BlockKind()._asdict()}
+PREDICT = "prediction_type"
+ORIGINAL = {PREDICT: training.ObjectiveConfig().prediction_type, **training.BlockKind()._asdict()}
 KIND_PREFIX = "dithc."  # prefix of names in a file's metadata
 log = get_logger(__name__)
 
@@ -49,7 +49,7 @@ def read_weights(
 
     Raises:
         UserError: the file is unreadable, holds no DiT weights, or declares a prediction type or blocks that
-            `init_file` rejects.
+            `init_from_file` rejects.
     """
     content, metadata = read_external(path)
     _refuse_other_kind(path, metadata or content)
@@ -70,7 +70,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
             f"weights in {path} have the expected names and shapes, but belong to another type of network",
             got=", ".join(f"{name} {value}" for name, value in sorted(kind.items())),
             expected=f"{PREDICT} {ORIGINAL[PREDICT]}, {training.BlockKind()}",
-            fix="start from its run by `init`, which supports its type, or choose another file",
+            fix="start from its run by `init_from_run`, which supports its type, or choose another file",
         )
 
 

@@ -53,13 +53,13 @@ class TrainingJob:
                 expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
                 fix="correct --until, or raise `steps` in the configuration",
             )
-        if (self.paths.init is not None) != (self.run.init is not None):
+        if (self.paths.init is not None) != (self.run.init_from_run is not None):
             raise user_error(
                 f"initial weights of run {self.name}",
                 got=f"--init {self.paths.init}",
-                expected=f"the manifest of run {self.run.init}"
-                if self.run.init
-                else "no --init: the run has no `init`",
+                expected=f"the manifest of run {self.run.init_from_run}"
+                if self.run.init_from_run
+                else "no --init: the run has no `init_from_run`",
                 fix="pass the manifest of the run that the configuration names, or correct the configuration",
             )
 

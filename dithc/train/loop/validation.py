@@ -43,7 +43,7 @@ class Validation:
     ) -> None:
         """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
-        self._objective = Objective.of(training.ObjectiveConfig(predict=run.objective.predict))
+        self._objective = Objective.of(training.ObjectiveConfig(prediction_type=run.objective.prediction_type))
         self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES)
         if run.validate_every is not None and not len(self._tiles.rows) and group.rank == 0:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")
@@ -58,7 +58,7 @@ class Validation:
         begun = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]
-        at_once = self._run.micro_batch or -(-self._run.global_batch // layout.data_size)
+        at_once = self._run.micro_batch_size or -(-self._run.global_batch_size // layout.data_size)
         sums = torch.zeros(NUM_TIMES, dtype=torch.float64)
         self._state.strategy.ready()
         with torch.no_grad(), self._memory.paused():

@@ -79,7 +79,7 @@ class LengthAverage(Average):
 
 
 class Ema(Average):
-    """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.lengths`."""
+    """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.stds`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Ema(Average):
     ) -> None:
         super().__init__(model, label="ema", zero=zero, home=home)
         self.settings = settings
-        self.beside = [LengthAverage(model, length, zero=zero, home=home) for length in settings.lengths or ()]
+        self.beside = [LengthAverage(model, length, zero=zero, home=home) for length in settings.stds or ()]
 
     def decay(self, step: int) -> float:
         """Return the decay of the average after optimizer step `step`, for `Optimizer.step`."""

@@ -34,7 +34,7 @@ def learning_rate_at(step: int, settings: training.RunConfig) -> float:
     if settings.lr_schedule == "cosine":
         return rate * 0.5 * (1.0 + math.cos(math.pi * max(0, step - warmup) / (last - warmup)))
     if settings.lr_schedule == "trapezoid":
-        return rate * min(1.0, (last - step) / (settings.decay_share * last))
+        return rate * min(1.0, (last - step) / (settings.decay_fraction * last))
     return rate
 
 
@@ -113,7 +113,7 @@ class Optimizer:
             lr=partial(learning_rate_at, settings=run),
             betas=run.betas,
             weight_decay=run.weight_decay,
-            clip=run.clip,
+            clip=run.max_grad_norm,
             muon=(lambda named, home: Muon(named, run, holding=strategy.holding(), home=home)) if is_muon else None,
             flat=flat,
             home=home,
@@ -148,7 +148,7 @@ class Optimizer:
         return norm
 
     def takes(self, norm: float) -> bool:
-        """Return whether gradients of this norm (from `clip`) and their squares are finite."""
+        """Return whether gradients of this norm (from `max_grad_norm`) and their squares are finite."""
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:

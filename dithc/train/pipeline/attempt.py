@@ -54,15 +54,17 @@ class Attempt:
         source = Batches(
             latents,
             seed=job.seed,
-            global_batch=run.global_batch,
+            global_batch_size=run.global_batch_size,
             label_dropout=run.label_dropout,
             augment=run.augment,
             times=Objective.of(run.objective).times,
         )
         layout = make_rank_grid(group, machine.strategy)
-        share = -(-run.global_batch // layout.data_size)
+        share = -(-run.global_batch_size // layout.data_size)
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
-        stack.enter_context(within(job, tokens=tokens, at_once=min(run.micro_batch or share, share), memory=memory))
+        stack.enter_context(
+            within(job, tokens=tokens, at_once=min(run.micro_batch_size or share, share), memory=memory)
+        )
         model = _initial_model(job, latents)
         said = checkpoint_metadata(job, model=model, latents=latents, layout=layout)
         self.trainer, self.state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
@@ -76,15 +78,15 @@ class Attempt:
             pace=self.pace,
             keep_last=run.keep_last,
             keep_every=run.kept_every,
-            position=lambda step: {"sample": step * run.global_batch, "epoch": source.epoch(step)},
-            path=machine.checkpoints,
+            position=lambda step: {"sample": step * run.global_batch_size, "epoch": source.epoch(step)},
+            path=machine.checkpoint_mode,
         )
         stack.callback(self.saver.abandon)
         self._resume()
         _place(self.state, memory, self.trainer.guide)
         left_out = SkippedSteps(store, group)
         said["left_out"] = left_out.steps
-        self.recovery = Recovery(run.nonfinite, left_out=left_out, roll_back=self._roll_back)
+        self.recovery = Recovery(run.on_nonfinite, left_out=left_out, roll_back=self._roll_back)
         self.tracer = Tracer(job, store, group, first=self.state.step)
         self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
         journal = TrainingLog(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
@@ -165,7 +167,7 @@ class Attempt:
         values["data_seconds"] = None if is_left_out else waited
         values["step_seconds"] = seconds
         values["compute_seconds"] = None if is_left_out else seconds - (values.get("exposed_seconds") or 0.0)
-        values["images_per_second"] = None if is_left_out else self.job.run.global_batch / seconds
+        values["images_per_second"] = None if is_left_out else self.job.run.global_batch_size / seconds
         values["peak_rss_bytes"] = peak
         return values
 
@@ -193,7 +195,9 @@ class Attempt:
         if self.group.rank == 0:
             self.store.sweep()
             self.store.describe(self.job.spec)
-        if self.saver.resume(self.state, at_most=self.job.until, go_back=self.job.machine.go_back):
+        if self.saver.resume(
+            self.state, at_most=self.job.until, allow_checkpoint_rollback=self.job.machine.allow_checkpoint_rollback
+        ):
             self.pace.save(time.monotonic() - begun)
         else:
             self.saver.save(self.state)
@@ -204,7 +208,9 @@ class Attempt:
     def _roll_back(self) -> int:
         """Load the newest complete checkpoint into the state of a resumed run; return its step."""
         before = self.state.step
-        if not self.saver.resume(self.state, at_most=before, go_back=self.job.machine.go_back):
+        if not self.saver.resume(
+            self.state, at_most=before, allow_checkpoint_rollback=self.job.machine.allow_checkpoint_rollback
+        ):
             raise user_error(
                 f"roll-back from step {before}: no complete checkpoint in {self.store.folder}",
                 got=f"damaged or removed checkpoints of steps {self.store.steps()}",
@@ -219,9 +225,9 @@ def _initial_model(job: TrainingJob, latents: Latents) -> DiT:
     model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
     if job.paths.init is not None:
         start_from_run(model, job.paths.init, weights=run.init_weights, codec=latents.info["codec"])
-    elif run.init_file is not None:
-        guides = run.guide is not None and run.guide.by == "start"
-        start_from_file(model, Path(run.init_file), weights=run.init_weights, guides=guides)
+    elif run.init_from_file is not None:
+        guides = run.guidance_training is not None and run.guidance_training.reference == "start"
+        start_from_file(model, Path(run.init_from_file), weights=run.init_weights, guides=guides)
     return model
 
 
@@ -237,11 +243,13 @@ def trainer_of(
 ) -> tuple[Trainer, TrainingState]:
     """Return the trainer of a model on a group, and its state at step 0."""
     start = initial_copy(model, run)
-    strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradients, sharding=machine.sharding)
+    strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradient_sync, sharding=machine.sharding)
     memory.join(strategy)
     with memory.paused():
         prepare_strategy(strategy, source, run)
-    guide = None if run.guide is None else GuidanceTraining(run, model, strategy, start=start, memory=memory)
+    guide = (
+        None if run.guidance_training is None else GuidanceTraining(run, model, strategy, start=start, memory=memory)
+    )
     state = initial_state(model, run, strategy, home=memory.home)
     trainer = Trainer(
         run=run,

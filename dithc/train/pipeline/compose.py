@@ -62,8 +62,8 @@ def _inputs(job: TrainingJob) -> tuple[dict[str, str], CheckpointStore]:
     stages = [("latents", "latents", job.paths.latents), ("init", "train", job.paths.init)]
     found = {name: (path, Manifest.read(path, stage=stage).digest) for name, stage, path in stages if path is not None}
     named: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in found.items()}
-    if job.run.init_file is not None:
-        named["init_file"] = _hash_of_weights(Path(job.run.init_file), run=job.name)
+    if job.run.init_from_file is not None:
+        named["init_from_file"] = _hash_of_weights(Path(job.run.init_from_file), run=job.name)
     store = CheckpointStore(job.paths.store / f"{job.name}-{digest(named)}")
     return {str(path): value for path, value in found.values()}, store
 
@@ -73,7 +73,7 @@ def _hash_of_weights(path: Path, *, run: str) -> str:
         return digest_of_files(files_of(path))
     except (OSError, ValueError) as error:
         raise user_error(
-            f"runs.{run}.init_file {path} cannot be read",
+            f"runs.{run}.init_from_file {path} cannot be read",
             got=error,
             expected="a weights file (safetensors, or an official DiT .pt), or a diffusers folder",
             fix="provide the file, or correct the path, which is relative to the working folder",

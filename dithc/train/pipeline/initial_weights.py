@@ -65,10 +65,10 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
     found, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:
         raise user_error(
-            f"weights in {path} for `guide.by: start`",
+            f"weights in {path} for `guidance_training.reference: start`",
             got="a network without a null label",
             expected="a network that predicts without a label",
-            fix="start from weights that were trained with dropped labels, or remove `guide`",
+            fix="start from weights that were trained with dropped labels, or remove `guidance_training`",
         )
     state, changes = adapt_state_dict(found, model, source=source)
     model.load_state_dict(state)

@@ -36,7 +36,7 @@ def free_bytes() -> int | None:
 def within(job: TrainingJob, *, tokens: int, at_once: int, memory: TrainingMemory) -> Iterator[None]:
     """Convert a failed allocation for `at_once` images of `tokens` each into a UserError with a size that fits."""
     free, run = free_bytes(), job.run
-    state = run.state_bytes + (run.snapshot_bytes if job.machine.checkpoints == "async" else 0)
+    state = run.state_bytes + (run.snapshot_bytes if job.machine.checkpoint_mode == "async" else 0)
     needs = state + BESIDE_BYTES + at_once * run.image_bytes(tokens)
     if free is not None and needs > free and memory.tiers is None:
         fix = _fix(run, tokens, at_once, free - state)
@@ -70,14 +70,14 @@ def _fix(run: training.RunConfig, tokens: int, at_once: int, room: int | None, *
 
     def fits(recompute: training.Recompute) -> int:
         image = SLACK * run.image_bytes(tokens, recompute=recompute)
-        if seen is not None and recompute == run.recompute:
+        if seen is not None and recompute == run.activation_checkpointing:
             image = max(1.0, seen / at_once)
         return at_once // 2 if room is None else min(at_once // 2, int((room - BESIDE_BYTES) / image))
 
     ways = []
-    if (most := fits(run.recompute)) >= 1:
-        ways.append(f"`micro_batch: {most}` of the run, the largest that fits")
-    if run.recompute == "none" and (most := fits("block")) >= 1:
-        ways.append(f"`recompute: block` with `micro_batch: {most}`")
-    ways.append("`machine.memory: {fast_budget_gib, file_folder, file_gib}`, which moves the rest to a file")
+    if (most := fits(run.activation_checkpointing)) >= 1:
+        ways.append(f"`micro_batch_size: {most}` of the run, the largest that fits")
+    if run.activation_checkpointing == "none" and (most := fits("block")) >= 1:
+        ways.append(f"`activation_checkpointing: block` with `micro_batch_size: {most}`")
+    ways.append("`machine.memory: {fast_memory_gib, spill_folder, spill_gib}`, which moves the rest to a file")
     return f"set {', or '.join(ways)}; or use more memory or ranks (`sharding: zero1` distributes the state)"

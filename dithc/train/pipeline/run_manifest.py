@@ -52,7 +52,7 @@ def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> 
         "seconds_per_step_median": per_step,
         "exposed_seconds_median": _median_of(rows, "exposed_seconds"),
         "overlap_fraction_median": _median_of(rows, "overlap_fraction"),
-        "images_per_second": meta["global_batch"] / per_step if per_step else None,
+        "images_per_second": meta["global_batch_size"] / per_step if per_step else None,
         "training_seconds": sum(times),
         "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
         "loaded_bytes_median": _median_of(rows, "loaded_bytes"),
@@ -61,7 +61,7 @@ def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> 
         "fast_peak_bytes": int(max((row.get("fast_peak_bytes", 0) for row in rows), default=0)) or None,
         "ranks": meta["ranks"],
         "threads": meta["threads"],
-        "global_batch": meta["global_batch"],
+        "global_batch_size": meta["global_batch_size"],
         "parameters": meta["parameters"],
         "dtype": meta["dtype"],
         "preset": meta["preset"],
@@ -84,6 +84,6 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
 def _ema_note(settings: training.EmaConfig, step: int) -> str:
     share = initial_weight_fraction(step, decay=settings.decay, warmup=settings.warmup)
     how = "with warm-up" if settings.warmup else "without warm-up"
-    beside = f"; also averages of lengths {settings.lengths}" if settings.lengths is not None else ""
+    beside = f"; also averages of lengths {settings.stds}" if settings.stds is not None else ""
     left = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
     return f"EMA of decay {settings.decay:g} {how}: {left}{beside}"

@@ -20,7 +20,7 @@ from dithc.train.strategies import Strategy
 
 
 class GuidanceTraining:
-    """The second pass of a step, on guided images only; `start` is the frozen network of `by: start`, else None."""
+    """The second pass of a step, on guided images only; `start` is the frozen network of `reference: start`, else None."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class GuidanceTraining:
         memory: TrainingMemory | None = None,
     ) -> None:
         """Prepare to guide `model`, prepared by `strategy`, suspending `memory` in the second pass; see `initial_copy`."""
-        assert run.guide is not None
+        assert run.guidance_training is not None
         assert model.config.null_label is not None, "checked with the configuration"
         if start is not None:
             strategy.share(start)
         self.start = start
-        self._share, self._model, self._memory = run.guide.share, model, memory or TrainingMemory()
+        self._share, self._model, self._memory = run.guidance_training.share, model, memory or TrainingMemory()
         self._null, self._channels = model.config.null_label, model.config.in_channels
-        low, high = run.guide.interval or (0.0, 1.0)
+        low, high = run.guidance_training.interval or (0.0, 1.0)
         last = Objective.of(run.objective).last
         self._low, self._high = low * last, high * last
 
@@ -63,8 +63,8 @@ class GuidanceTraining:
 
 
 def initial_copy(model: DiT, run: training.RunConfig) -> DiT | None:
-    """Return a copy of the initial model for `by: start`. Matrices have the compute type, other weights fp32."""
-    if run.guide is None or run.guide.by != "start":
+    """Return a copy of the initial model for `reference: start`. Matrices have the compute type, other weights fp32."""
+    if run.guidance_training is None or run.guidance_training.reference != "start":
         return None
     start = copy.deepcopy(model).requires_grad_(False)
     if run.dtype == "bf16":

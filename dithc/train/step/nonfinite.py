@@ -35,8 +35,8 @@ class NonFiniteError(UserError):
                 f"numbers are not finite at step {step}: {what}",
                 got=got,
                 expected="finite numbers",
-                fix="lower `lr`, raise `warmup_steps`, set `clip`, use `dtype: fp32`, or check the latents for NaN; "
-                "or set `nonfinite: skip` or `rollback`, which drop these steps. The last "
+                fix="lower `lr`, raise `warmup_steps`, set `max_grad_norm`, use `dtype: fp32`, or check the latents for NaN; "
+                "or set `on_nonfinite: skip` or `rollback`, which drop these steps. The last "
                 "checkpoint is intact, and a restart continues from it",
             )
         )
@@ -106,7 +106,7 @@ class Recovery:
 
     def _skip(self, error: NonFiniteError) -> None:
         if error.in_weights:
-            log.error("nonfinite: skip does not help if weights are not finite; set `nonfinite: rollback`")
+            log.error("nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
             raise error
         if self.left_out.before(error.step) >= MOST_IN_A_ROW:
             log.error(f"nonfinite: {MOST_IN_A_ROW} consecutive steps are already left out")

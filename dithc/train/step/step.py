@@ -61,20 +61,20 @@ class Trainer:
         guide: GuidanceTraining | None = None,
     ) -> None:
         layout = strategy.layout
-        if layout.data_size > run.global_batch:
+        if layout.data_size > run.global_batch_size:
             raise user_error(
                 "ranks of the training run",
-                got=f"{layout.data_size} ranks for a global batch of {run.global_batch}",
+                got=f"{layout.data_size} ranks for a global batch of {run.global_batch_size}",
                 expected="at least one image per rank",
-                fix="start fewer ranks, or raise `global_batch`",
+                fix="start fewer ranks, or raise `global_batch_size`",
             )
         self.run, self.source, self.strategy = run, source, strategy
         self.optimizer, self.ema, self.group = optimizer, ema, group
         self.memory = memory or TrainingMemory()
         self.guide = guide
         self.objective = Objective.of(run.objective)
-        share = partition(run.global_batch, layout.data_size)[layout.data_rank]
-        width = run.micro_batch or share.stop - share.start
+        share = partition(run.global_batch_size, layout.data_size)[layout.data_rank]
+        width = run.micro_batch_size or share.stop - share.start
         starts = range(share.start, share.stop, width)
         self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
 
@@ -114,7 +114,7 @@ class Trainer:
         overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
         with self.span("loss of all ranks"):
             *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
-        values = {name: total / self.run.global_batch for name, total in zip(PARTS, totals, strict=True)}
+        values = {name: total / self.run.global_batch_size for name, total in zip(PARTS, totals, strict=True)}
         if not math.isfinite(values["loss"]) or overflows:
             raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
@@ -140,7 +140,7 @@ class Trainer:
         )
 
     def _backward(self, losses: Tensor) -> None:
-        share = losses.sum() * (self.strategy.scale / self.run.global_batch)
+        share = losses.sum() * (self.strategy.scale / self.run.global_batch_size)
         share.backward()  # type: ignore[no-untyped-call]
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -349,6 +349,6 @@ def _is_shared(sharding: training.Sharding, *, layout: RankGrid, gradients: trai
             f"machine.sharding {sharding}",
             got=f"strategy {layout.name} with gradients: {gradients}",
             expected="strategy cftp or dp with gradients: overlapped",
-            fix="set `sharding: none`, or another strategy and `gradients: overlapped`",
+            fix="set `sharding: none`, or another strategy and `gradient_sync: overlapped`",
         )
     return True

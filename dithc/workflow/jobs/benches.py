@@ -27,7 +27,7 @@ class BenchmarkArguments:
         asked = self.asked.scaling
         models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
         words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
-        return words + (" --without-communication" if asked.without_communication else "")
+        return words + (" --no-communication-baseline" if asked.no_communication_baseline else "")
 
     @property
     def scaling_launch(self) -> str:
@@ -59,8 +59,8 @@ class BenchmarkArguments:
         memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
         return (
             f"automem --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} "
-            f"--only {','.join(asked.only)} --budget {asked.budget:g} "
-            f"--folder {shlex.quote(asked.folder)} --file-gib {asked.file_gib:g} --rounds {asked.rounds}{memory}"
+            f"--only {','.join(asked.parts)} --budget {asked.fast_memory_fraction:g} "
+            f"--folder {shlex.quote(asked.spill_folder)} --spill-gib {asked.spill_gib:g} --rounds {asked.rounds}{memory}"
         )
 
     @property

@@ -15,8 +15,8 @@ READING_CORES = 16  # default cores of a job that reads scenes, one per process
 RANKED = ("train", "sample")  # stages that run as several ranks
 RESUMED = ("train", "sample")  # stages that stop before their walltime ends and continue in another job
 MEMORY_FIX = {
-    "train": "lower `micro_batch`, set `recompute: block` or `sharding: zero1`, or use more or larger nodes",
-    "sample": "lower `batch` of the evaluation, or use larger nodes",
+    "train": "lower `micro_batch_size`, set `activation_checkpointing: block` or `sharding: zero1`, or use more or larger nodes",
+    "sample": "lower `batch_size` of the evaluation, or use larger nodes",
 }
 
 
@@ -25,7 +25,7 @@ class JobResources:
 
     def __init__(self, experiment: ExperimentConfig, *, cores: int | None) -> None:
         self.experiment, self.machine = experiment, experiment.machine
-        self.cores = self.machine.node_cores or cores or 1
+        self.cores = self.machine.cpus_per_node or cores or 1
         self._needs = cache(self._sized)
 
     def threads(self, stage: str) -> int:
@@ -82,20 +82,20 @@ class JobResources:
             words += f" --ranks {machine.ranks} --cpus {self.rank_cpus}"
         if launcher == "srun" and machine.srun_mpi != "auto":
             words += f" --srun-mpi {machine.srun_mpi}"
-        if machine.walltime:
+        if machine.stop_before_walltime:
             words += f" --walltime-minutes {self.runtime(stage, name)}"
         return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
 
     def mem_mb(self, stage: str, name: str = "") -> int:
         asked = self.experiment.resources_of(stage).mem_mb
         if asked is None and stage == "bench":  # alone on its node
-            return max(RESERVED_MB, (self.machine.node_memory_mb or 16_000) - 2 * RESERVED_MB)
+            return max(RESERVED_MB, (self.machine.memory_per_node_mb or 16_000) - 2 * RESERVED_MB)
         return asked or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
         """Return the walltime in minutes that a job requests, at most the limit."""
         wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
-        longest = self.machine.max_minutes
+        longest = self.machine.max_walltime_minutes
         return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
 
     def _together(self, stage: str) -> int:
@@ -115,12 +115,12 @@ class JobResources:
         """
         faults, notes = [], []
         for stage, name in planned:
-            memory, most = self.mem_mb(stage, name), self.machine.node_memory_mb
+            memory, most = self.mem_mb(stage, name), self.machine.memory_per_node_mb
             if most is not None and memory > most - RESERVED_MB:
                 fix = MEMORY_FIX.get(stage, "use nodes with more memory")
                 node = f"a node has {most} MB for jobs and the system"
                 faults.append(f"{stage} {name}: {memory} MB of memory, {node}; {fix}")
-            asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_minutes
+            asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_walltime_minutes
             if longest is not None and asked is not None and asked > longest:
                 faults.append(f"{stage} {name}: resources.{stage}.runtime is {asked} minutes, jobs end after {longest}")
             estimate = self._needs(stage, name).minutes
@@ -133,7 +133,7 @@ class JobResources:
             raise user_error(
                 "jobs that this cluster can never start",
                 got="".join(f"\n    {line}" for line in faults),
-                expected="requests within node_memory_mb and max_minutes of `machine` in the profile",
+                expected="requests within memory_per_node_mb and max_walltime_minutes of `machine` in the profile",
                 fix="follow these hints; if an estimate is too high, set `resources: {<stage>: {mem_mb: ..., runtime: ...}}`",
             )
         return notes
@@ -141,7 +141,7 @@ class JobResources:
     def _sized(self, stage: str, name: str) -> ResourceEstimate:
         machine, cores = self.machine, self.threads(stage)
         per_node, ranks = machine.launched_per_node or 1, machine.ranks or machine.nodes
-        most = (machine.node_memory_mb or 0) - RESERVED_MB
+        most = (machine.memory_per_node_mb or 0) - RESERVED_MB
         while True:
             found = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
             if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:

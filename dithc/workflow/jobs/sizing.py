@@ -96,7 +96,7 @@ def geometry(experiment: ExperimentConfig, run: training.RunConfig) -> Geometry:
     dataset = experiment.datasets[run.dataset]
     width, depth, _ = run.model.shape
     codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
-    tokens = max(1, dataset.tiles.size // (codec.factor * run.model.patch)) ** 2
+    tokens = max(1, dataset.tiles.size // (codec.downsampling_factor * run.model.patch)) ** 2
     channels = codec.channels(bands)
     model = run.model
     return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
@@ -183,7 +183,7 @@ def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig)
     """Return stored values and multiply-adds per pixel of a codec's encoder and decoder."""
     codec = experiment.codecs[dataset.codec]
     if isinstance(codec, codecs.KlVaeConfig):
-        area, width, latent = codec.factor**2, codec.width, codec.latent_channels
+        area, width, latent = codec.downsampling_factor**2, codec.hidden_channels, codec.latent_channels
         patch, blocks = _bands(dataset) * area, codec.encoder_blocks + codec.decoder_blocks
         kept = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
         adds = width * (9 * patch + 18 * blocks * width + 11 * latent + patch) + 2 * patch * latent
@@ -200,11 +200,13 @@ def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, floa
     codec = experiment.codecs[name]
     if not isinstance(codec, codecs.KlVaeConfig):
         return TORCH_MB, 0.0, 0.0
-    dataset = experiment.datasets[codec.trained_on]
+    dataset = experiment.datasets[codec.train_dataset]
     kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
-    pixels = codec.batch * codec.crop(dataset.tiles.size) ** 2
+    pixels = codec.batch_size * codec.crop(dataset.tiles.size) ** 2
     flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
-    moments = 4 * 8 * (_bands(dataset) * codec.factor**2) ** 2  # second moments of patches, and their decomposition
+    moments = (
+        4 * 8 * (_bands(dataset) * codec.downsampling_factor**2) ** 2
+    )  # second moments of patches, and their decomposition
     return TORCH_MB + (4 * kept * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
@@ -225,12 +227,12 @@ def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -
 def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     run, machine = experiment.runs[name], experiment.machine
     sizes = geometry(experiment, run)
-    share = math.ceil(run.global_batch / ranks)
-    at_once = min(run.micro_batch or share, share)
+    share = math.ceil(run.global_batch_size / ranks)
+    at_once = min(run.micro_batch_size or share, share)
     activations = at_once * run.image_bytes(sizes.tokens)
-    state = run.state_bytes + (run.snapshot_bytes if machine.checkpoints == "async" else 0)
-    passes = 4 if run.recompute == "block" else 3
-    flops = ((passes + run.guided_share) * sizes.flops * run.global_batch + run.update_flops) * run.segment_steps
+    state = run.state_bytes + (run.snapshot_bytes if machine.checkpoint_mode == "async" else 0)
+    passes = 4 if run.activation_checkpointing == "block" else 3
+    flops = ((passes + run.guided_share) * sizes.flops * run.global_batch_size + run.update_flops) * run.segment_steps
     if run.validate_every is not None:
         flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
@@ -241,25 +243,27 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     sizes = geometry(experiment, run)
-    networks = 2 if evaluation.guide is not None else 1
+    networks = 2 if evaluation.guidance_reference is not None else 1
     # Two networks process an image in sequence; one network processes both halves of the guidance together.
-    at_once = min(evaluation.batch, SAMPLED_SHARD) * (2 if evaluation.guidance != 1.0 and networks == 1 else 1)
+    at_once = min(evaluation.batch_size, SAMPLED_SHARD) * (
+        2 if evaluation.guidance_scale != 1.0 and networks == 1 else 1
+    )
     dataset = experiment.datasets[run.dataset]
     kept, _ = _convolutions(experiment, dataset)
-    decoding = min(evaluation.batch, SAMPLED_SHARD) * sizes.side**2 * kept * 4
+    decoding = min(evaluation.batch_size, SAMPLED_SHARD) * sizes.side**2 * kept * 4
     held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
     network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
-    network += sizes.parameters * 8 * (evaluation.ema is not None)  # averages are summed in float64
+    network += sizes.parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
     if (staged := evaluation.pipefusion) is not None:  # keys and values of a stage's blocks
         blocks = math.ceil(sizes.depth / staged.pipefusion_parallel_degree)
         network += at_once * sizes.tokens * 2 * sizes.width * 4 * blocks * networks
-    flops = sizes.flops * evaluation.images * evaluation.steps * (2 if evaluation.guidance != 1.0 else 1)
-    if evaluation.windows is not None and evaluation.size is not None:
-        across = evaluation.size / sizes.side
+    flops = sizes.flops * evaluation.num_images * evaluation.steps * (2 if evaluation.guidance_scale != 1.0 else 1)
+    if evaluation.windows is not None and evaluation.image_size is not None:
+        across = evaluation.image_size / sizes.side
         flops *= (across / (1 - evaluation.windows.overlap)) ** 2
         # One row of decoded tiles with its output buffers, and the latents of several steps, which are smaller than the pixels.
-        held = evaluation.size * sizes.side * sizes.bands * 4 * 6 + evaluation.size**2 * 4
-    if evaluation.at == "codec":
+        held = evaluation.image_size * sizes.side * sizes.bands * 4 * 6 + evaluation.image_size**2 * 4
+    if evaluation.checkpoint == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
     read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
     return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
@@ -268,7 +272,7 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
 def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     extractor = experiment.extractors[name]
     assert isinstance(extractor, codecs.ExtractorConfig), "others are not trained"
-    dataset = experiment.datasets[extractor.trained_on or ""]
+    dataset = experiment.datasets[extractor.train_dataset or ""]
     pixels = dataset.tiles.size**2
     flops = 3 * 2 * 4 * 9 * 64**2 * pixels * extractor.batch * extractor.steps / CONVOLUTION_SHARE
     return TORCH_MB + extractor.batch * pixels * 64 * 8 * 4 / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
@@ -276,12 +280,12 @@ def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, 
 
 def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     # InceptionV3 needs 12 GFLOP per image and 0.6 GB for a batch of 32, other kinds less.
-    images = max((one.images for one in experiment.evaluations.values()), default=0)
+    images = max((one.num_images for one in experiment.evaluations.values()), default=0)
     everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
     tiles = _all_tiles(experiment)
     turned = 7 * COPY_QUERIES // 2 if any(one.searches_copies for one in experiment.evaluations.values()) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
-    passes = 1 + max((len(one.triplets) + one.sees_pixels for one in experiment.evaluations.values()), default=0)
+    passes = 1 + max((len(one.band_triplets) + one.sees_pixels for one in experiment.evaluations.values()), default=0)
     return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + turned) / CONVOLUTION_SHARE, passes * everything
 
 
@@ -292,7 +296,7 @@ def _all_tiles(experiment: ExperimentConfig) -> float:
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
     flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
-    searching = [one.images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
+    searching = [one.num_images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
     if searching:  # all pairs
         flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180

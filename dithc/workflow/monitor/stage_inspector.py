@@ -103,7 +103,7 @@ class StageInspector:
         else:
             words, left = bar_of(tail(log)) or ("", None)
             if stage.rule == "sample":
-                progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].images} images"
+                progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].num_images} images"
                 words = joined(progress, f"{span(left)} left" if left is not None else "")
         words, found = joined(words, where), log if log.exists() else None
         return StageStatus(stage=stage, state="running", words=words, seconds_left=left, training=at, log=found)
@@ -127,7 +127,7 @@ class StageInspector:
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
         first = _read_json(shards[0]).get("images") if shards else None
         count = first * len(shards) if isinstance(first, int) else 0
-        return min(count, self.matrix.experiment.evaluations[stage.name].images)
+        return min(count, self.matrix.experiment.evaluations[stage.name].num_images)
 
     def _inactive(self, stage: Stage, state: State, words: str, *, log: Path | None = None) -> StageStatus:
         """Return the state of a stage that does not run, with the saved step of a run."""
@@ -143,7 +143,7 @@ class StageInspector:
         experiment = self.matrix.experiment
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = stage_spec(experiment, "train", run)
-        if chosen.init_file is not None:
+        if chosen.init_from_file is not None:
             specs = root.glob(f"{run}-{DIGEST}/spec.json")
             found = [path for path in specs if _read_json(path) | {"seal": None} == spec | {"seal": None}]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)

@@ -35,7 +35,7 @@ def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
 
 
 def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
-    if experiment.machine.inputs == "nodes":
+    if experiment.machine.inputs_visible_on == "nodes":
         return []
     wanted: dict[str, str | None] = {}
     for name, dataset in experiment.datasets.items() if "stage" in rules else ():
@@ -54,7 +54,7 @@ def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
 
 def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
     """Yield faults of inputs that exist and are incomplete or of another type."""
-    may_lack = experiment.machine.inputs == "nodes"
+    optional_files = experiment.machine.inputs_visible_on == "nodes"
     if rules & {"latents", "sample"}:
         for name, codec in experiment.codecs.items():
             key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
@@ -75,8 +75,8 @@ def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
                 yield from _weights(key, path)
     if rules & {"pretrain", "finetune"}:
         for name, run in experiment.runs.items():
-            if run.init_file is not None and not (may_lack and not Path(run.init_file).exists()):
-                yield from _weights(f"runs.{name}.init_file", Path(run.init_file))
+            if run.init_from_file is not None and not (optional_files and not Path(run.init_from_file).exists()):
+                yield from _weights(f"runs.{name}.init_from_file", Path(run.init_from_file))
     for name, dataset in experiment.datasets.items() if "stage" in rules else ():
         path = Path(dataset.source.path or "no folder")
         if dataset.source.path is not None and path.is_dir() and not any(True for _ in _below(path)):
@@ -112,7 +112,7 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
             named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
         for key, one in experiment.evaluations.items():
             if matrix.dataset_of(key) == name:
-                named[f"evaluations.{key}.triplets"] = [band for triplet in one.triplets for band in triplet]
+                named[f"evaluations.{key}.band_triplets"] = [band for triplet in one.band_triplets for band in triplet]
         for key, bands in named.items():
             if strange := [band for band in dict.fromkeys(bands) if band not in known]:
                 yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"

@@ -66,7 +66,7 @@ class PaperFiles:
     def runtime(self, target: str, name: str) -> int:
         """Return the walltime in minutes of the job of a cell, at most the limit."""
         wanted = math.ceil(2 + LONGER * self.job(target, name).seconds / 60)
-        return min(wanted, self.experiment.machine.max_minutes or wanted)
+        return min(wanted, self.experiment.machine.max_walltime_minutes or wanted)
 
     def task_cpus(self, target: str, name: str) -> int:
         """Return the cores per rank of a cell."""
@@ -88,8 +88,10 @@ def resolve_node(
 ) -> NodeModel:
     """Return the node of a plan: as given, from the profile, or this machine."""
     machine = experiment.machine
-    memory_mb = machine.node_memory_mb or _memory_mb()
-    return NodeModel(cores or machine.node_cores or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1))
+    memory_mb = machine.memory_per_node_mb or _memory_mb()
+    return NodeModel(
+        cores or machine.cpus_per_node or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1)
+    )
 
 
 def format_cells(jobs: Iterable[CellJob], target: str, node: NodeModel) -> str:

@@ -18,7 +18,7 @@ def plan_cells(experiment: ExperimentConfig, node: NodeModel) -> list[CellJob]:
     scope = TargetContext(experiment, sizes_of(experiment, node, cost), cost)
     names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
     jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
-    return _within(jobs, hours=asked.hours) if asked.scale == "node" else jobs
+    return _within(jobs, hours=asked.time_budget_hours) if asked.scale == "node" else jobs
 
 
 def find_cell(jobs: Iterable[CellJob], target: str, name: str) -> CellJob:
@@ -52,7 +52,7 @@ def _within(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
         elif before := next((name for name in job.after if name in gone), None):
             job = replace(job, skipped=f"requires {before}, which is skipped")
         elif job.measures and job.seconds > left:
-            reason = f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.hours {hours:g}"
+            reason = f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.time_budget_hours {hours:g}"
             job = replace(job, skipped=f"{reason}: raise it, or list this target first in paper.targets")
         else:
             left -= job.seconds if job.measures else 0.0

@@ -183,7 +183,7 @@ def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
         kind, points = curve["kind"], curve["points"]
         count = "ranks" if kind == "measured" else "nodes"
         name = "measured" if kind == "measured" else curve["label"]
-        batch = f", batch {curve['global_batch']}" if curve.get("global_batch") else ""
+        batch = f", batch {curve['global_batch_size']}" if curve.get("global_batch_size") else ""
         label = f"{name} {curve['model'].removeprefix('DiT-')}{batch}"
         series = Series(
             label=label,
@@ -198,7 +198,7 @@ def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
         if kind != "published":
             for point in points:
                 read.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
-        if kind == "simulated" and curve.get("global_batch"):
+        if kind == "simulated" and curve.get("global_batch_size"):
             read.series.append(_locally(series, points))
     return read
 

@@ -36,7 +36,7 @@ class ScaleSettings:
     repeats: int
     ranks: tuple[int, ...]
     tunes: bool
-    curve_steps: int
+    loss_curve_steps: int
     memory_gib: float | None
     strong: tuple[int, ...] = ()
 
@@ -60,7 +60,9 @@ def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> Scale
     elif is_full:
         batches = (BATCH, 2 * BATCH)
     else:  # two batches as in the paper: the largest model fits memory under CFTP, and all cells the hours
-        second = cost.largest_batch(networks[0], most=2 * BATCH, seconds=asked.hours * 3600 / STEPS_OF_HOURS)
+        second = cost.largest_batch(
+            networks[0], most=2 * BATCH, seconds=asked.time_budget_hours * 3600 / STEPS_OF_HOURS
+        )
         batches = (max(1, second // 2), max(2, second))
     return ScaleSettings(
         networks=networks,
@@ -70,7 +72,7 @@ def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> Scale
         repeats=2 if is_ci else 5,
         ranks=(1, 2)[: node.cores] if is_ci else _ranks(experiment, node),
         tunes=not is_ci,
-        curve_steps=asked.curve_steps or CURVE_STEPS[asked.scale],
+        loss_curve_steps=asked.loss_curve_steps or CURVE_STEPS[asked.scale],
         memory_gib=asked.memory_gib or (CI_MEMORY_GIB if is_ci else None),
         strong=STRONG_BATCHES if is_full else (),
     )

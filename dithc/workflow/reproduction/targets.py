@@ -170,7 +170,16 @@ def _scaling(scope: TargetContext, mode: str, network: Network, batch: int, *, n
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
             *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
-            *("--warmup", str(WARMUP), "--steps", str(sizes.steps), "--without-communication", *launch, "--json", OUT),
+            *(
+                "--warmup",
+                str(WARMUP),
+                "--steps",
+                str(sizes.steps),
+                "--no-communication-baseline",
+                *launch,
+                "--json",
+                OUT,
+            ),
         ),
         row=network.label,
         columns=tuple(_ranks(count) for count in counts),
@@ -218,7 +227,7 @@ def _fig11(scope: TargetContext) -> Iterator[CellJob]:
     yield _simulated("simulated-paper", ("--reproduce-paper", *on))
     wires = ("--wire", "fp32,bf16")
     yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))
-    sharded = ("--mode", "strong", *on, "--global-batch", "448,3072", *wires, "--zero1")
+    sharded = ("--mode", "strong", *on, "--global-batch-size", "448,3072", *wires, "--zero1")
     yield _simulated("simulated-zero1", sharded)
 
 
@@ -227,7 +236,7 @@ def _fig7(scope: TargetContext) -> Iterator[CellJob]:
     network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
         is_emulated = platform == "sme"
-        steps = min(sizes.curve_steps, EMULATED_STEPS) if is_emulated else sizes.curve_steps
+        steps = min(sizes.loss_curve_steps, EMULATED_STEPS) if is_emulated else sizes.loss_curve_steps
         batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
         for batch, seed in product(batches, range(asked.seeds)):
             images = min(batch, EMULATED_IMAGES) if is_emulated else batch

@@ -53,7 +53,7 @@ def _without_seeds(experiment: ExperimentConfig, name: str) -> str:
 def _place(experiment: ExperimentConfig, name: str) -> tuple[str, str]:
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
-    return row, f"batch {run.global_batch}" + ("" if run.backend == "auto" else f", backend {run.backend}")
+    return row, f"batch {run.global_batch_size}" + ("" if run.backend == "auto" else f", backend {run.backend}")
 
 
 def _cell(

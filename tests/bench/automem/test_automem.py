@@ -106,7 +106,7 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
 @pytest.mark.slow
 def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_path) -> None:
     path = tmp_path / "automem.json"
-    words = ["--only", "budget,file", "--budget", "0.5", "--rounds", "1", "--steps", "1", "--file-gib", "0.5"]
+    words = ["--only", "budget,file", "--budget", "0.5", "--rounds", "1", "--steps", "1", "--spill-gib", "0.5"]
     words += ["--limit", "0.8"]  # The bare process alone takes 0.6 of the peak of this small model.
     assert main(["bench", "automem", *SMALL, *words, "--folder", str(tmp_path), "--json", str(path)]) == 0
     parts = json.loads(path.read_text())["parts"]

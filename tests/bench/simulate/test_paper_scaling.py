@@ -57,10 +57,10 @@ def test_an_explanation_that_misses_a_bound_says_so(found):
 
 
 def test_every_curve_says_what_it_is_and_every_point_is_whole(found):
-    kinds = [(curve["kind"], curve["mode"], curve["global_batch"]) for curve in found["curves"]]
+    kinds = [(curve["kind"], curve["mode"], curve["global_batch_size"]) for curve in found["curves"]]
     assert kinds.count(("published", "weak", None)) == 3
     assert {batch for _, mode, batch in kinds if mode == "strong"} == {448, 3072, 16384}
-    assert len({(curve["label"], curve["global_batch"]) for curve in found["curves"]}) == len(kinds)
+    assert len({(curve["label"], curve["global_batch_size"]) for curve in found["curves"]}) == len(kinds)
     for curve in found["curves"]:
         for point in curve["points"]:
             assert {"nodes", "ranks", "seconds", "efficiency", "exposed_seconds", "flops_per_second"} <= set(point)
@@ -69,7 +69,7 @@ def test_every_curve_says_what_it_is_and_every_point_is_whole(found):
 
 
 def test_no_point_has_fewer_images_than_ranks(found):
-    strong = {curve["global_batch"]: curve["points"] for curve in found["curves"] if curve["mode"] == "strong"}
+    strong = {curve["global_batch_size"]: curve["points"] for curve in found["curves"] if curve["mode"] == "strong"}
     assert max(point["nodes"] for point in strong[448]) == 64  # 112 at most, of the requested ones
     assert max(point["nodes"] for point in strong[3072]) == 256
     assert max(point["nodes"] for point in strong[16384]) == 1024
@@ -108,7 +108,7 @@ def test_a_step_without_network_and_stragglers_is_its_computing(xl):
     for method in (paper_scaling.AUTHORS, paper_scaling.OURS):
         free = scenario_of(xl, Links(), computing, method)
         assert [point.seconds for point in free.points(NODES)] == pytest.approx([10.0] * len(NODES))
-    (point,) = free.points([8], mode="strong", global_batch=448)
+    (point,) = free.points([8], mode="strong", global_batch_size=448)
     assert point.seconds == pytest.approx(0.5 + 9.5 / 2)  # half the images per node; the optimizer time is constant
     slower = ComputeTime(seconds=10.0, images=112, spread=0.1)
     one = scenario_of(xl, Links(), slower, ranks_per_node=1, steps=1000).point(1)

@@ -62,9 +62,9 @@ def test_several_models_have_their_own_steps_and_curves(tmp_path):
 
 def test_strong_scaling_has_a_curve_for_each_batch_and_leaves_out_what_is_too_small(tmp_path):
     file = tmp_path / "strong.json"
-    words = ["--mode", "strong", "--global-batch", "64,4096", "--nodes", "1,16,64", "--model", "DiT-S/2"]
+    words = ["--mode", "strong", "--global-batch-size", "64,4096", "--nodes", "1,16,64", "--model", "DiT-S/2"]
     assert simulate(*words, "--json", str(file)) == 0
-    nodes = {c["global_batch"]: [p["nodes"] for p in c["points"]] for c in json.loads(file.read_text())["curves"]}
+    nodes = {c["global_batch_size"]: [p["nodes"] for p in c["points"]] for c in json.loads(file.read_text())["curves"]}
     assert nodes == {64: [1, 16], 4096: [1, 16, 64]}
 
 
@@ -107,7 +107,7 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         (["--ranks-per-node", "0"], "--ranks-per-node"),
         (["--images-per-node", "100"], "add --step"),
         (["--model", "DiT-M/2"], "DiT-M/2"),
-        (["--model", "DiT-S/2", "--mode", "strong", "--global-batch", "3"], "no point can be simulated"),
+        (["--model", "DiT-S/2", "--mode", "strong", "--global-batch-size", "3"], "no point can be simulated"),
         (["--model", "DiT-S/2", "--reproduce-paper"], "--reproduce-paper"),
         (["--step", "nowhere.json"], "nowhere.json"),
     ],

@@ -84,7 +84,7 @@ def test_weak_efficiency_is_that_of_runs_of_one_round_and_both_counts_of_arithme
 def test_strong_efficiency_is_speed_up_over_ranks_and_keeps_the_batch():
     found = curve_of(settings("strong"), {1: [ran([2.0], ranks=1)], 2: [ran([1.25], ranks=2)]})
     assert found["points"][1]["efficiency"] == pytest.approx(0.8)
-    assert (found["points"][1]["images"], found["global_batch"]) == (4, 4)
+    assert (found["points"][1]["images"], found["global_batch_size"]) == (4, 4)
 
 
 def test_a_wrong_gradient_is_seen_although_the_losses_are_the_same():
@@ -102,10 +102,10 @@ def test_the_wait_is_that_of_the_rank_that_waited_longest_and_pairs_are_ratios()
     pairs = {"together": [2.0, 3.0], "alone": [1.0, 2.0], "exposed_seconds": [0.2, 0.6]}
     runs = {1: [ran([1.0], ranks=1)], 2: [ran([2.0], ranks=2, exposed=(0.1, 0.3, 0.2), pairs=pairs)]}
     one, two = curve_of(settings(), runs)["points"]
-    assert (one["exposed_seconds"], one["without_communication"]) == (0.0, None)
+    assert (one["exposed_seconds"], one["no_communication_baseline"]) == (0.0, None)
     assert two["exposed_seconds"] == pytest.approx(0.4)
-    assert two["without_communication"]["ratio"]["rounds"] == [2.0, 1.5]
-    assert two["without_communication"]["exposed_share"]["rounds"] == pytest.approx([0.1, 0.2])
+    assert two["no_communication_baseline"]["ratio"]["rounds"] == [2.0, 1.5]
+    assert two["no_communication_baseline"]["exposed_share"]["rounds"] == pytest.approx([0.1, 0.2])
 
 
 def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
@@ -135,7 +135,7 @@ def test_weak_or_strong_must_be_said(capsys):
 def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     path = tmp_path / "strong.json"
     words = ["bench", "scaling", "--strong", *TINY, "--ranks", "1,2,4", "--batch", "4", "--steps", "2"]
-    assert main([*words, "--without-communication", "--json", str(path)]) == 0
+    assert main([*words, "--no-communication-baseline", "--json", str(path)]) == 0
     result = json.loads(path.read_text())
     one, two, four = result["curves"][0]["points"]
     assert [point["status"] for point in (one, two, four)] == ["ok"] * 3
@@ -145,7 +145,7 @@ def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
         "two ranks must sum in another order"
     )
     assert one["exposed_seconds"] == 0.0
-    assert len(two["without_communication"]["ratio"]["rounds"]) == 2
+    assert len(two["no_communication_baseline"]["ratio"]["rounds"]) == 2
     assert all(rank["exchange"]["bytes_moved"] == [two["each_rank"][0][0]["exchange"]["bytes_moved"][0]] * 2
                for rank in two["each_rank"][0])  # fmt: skip
     assert four["efficiency"] is None or not four["oversubscribed"]

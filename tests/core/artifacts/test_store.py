@@ -49,13 +49,13 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
         "step 3 (model.safetensors is truncated or altered)",
         "step 2 (model.safetensors is missing)",
         "continues from step 1",
-        "--go-back",
+        "--allow-checkpoint-rollback",
     ):
         assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 4
     assert "skipping damaged checkpoint" not in caplog.text
     assert store.newest(at_most=2).step == 1, "a single damaged checkpoint is skipped"
-    assert store.newest(go_back=True).step == 1
+    assert store.newest(allow_checkpoint_rollback=True).step == 1
     assert caplog.text.count("skipping damaged checkpoint") == 3
 
 
@@ -68,7 +68,7 @@ def test_the_only_checkpoint_is_not_passed_over_where_steps_were_made(store, ste
     else:
         with pytest.raises(UserError, match="training then restarts"):
             store.newest()
-    assert store.newest(go_back=True) is None
+    assert store.newest(allow_checkpoint_rollback=True) is None
 
 
 def test_every_flipped_bit_of_a_commit_file_is_damage(store):

@@ -39,7 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "title": "A set",
         "codec": "none",
         "source": {"kind": "sentinel2-array", "path": str(source), "bands": BANDS, "units": "dn", "offset": OFFSET},
-        "tiles": {"size": SIZE, "min_valid": 0.5},
+        "tiles": {"size": SIZE, "min_valid_fraction": 0.5},
         "split": {"train": 1.0, "val": 0.0},
         "rendering": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": [0.3, 0.4, 0.5]},
     }

@@ -104,8 +104,8 @@ def test_only_the_files_of_the_bands_asked_for_are_needed(safe_folder: Path, saf
     assert staged(safe_folder, bands=["B04", "B08"]).pixels.shape == (2, 96, 96)
     settings = {"bands": ["B04", "B08"], "checksum": "verify"}
     refused = refusal(safe_folder, **settings)
-    assert "may_lack" in refused.fix
-    staged(safe_folder, **settings, may_lack=["*"])
+    assert "optional_files" in refused.fix
+    staged(safe_folder, **settings, optional_files=["*"])
 
 
 def test_bands_that_the_level_lacks_are_refused_with_their_names(safe_folder: Path) -> None:

@@ -95,7 +95,7 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
         np.save(files / f"{number}.npy", np.zeros((4, 16, 16), np.uint16))
     assert stage(path, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "fix:", "max_rejected"):
+    for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "fix:", "max_rejected_fraction"):
         assert word in said
     assert content(tmp_path / "out") == before
     assert [path.name for path in tmp_path.glob(".out*")] == [".out.partial"], "what was read is kept for the next run"
@@ -104,7 +104,7 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
 def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_file_is(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = config(source=array_source(files), max_rejected=1.0)
+    path = config(source=array_source(files), max_rejected_fraction=1.0)
     (files / "0.npy").write_bytes(b"no array")
     assert stage(path, tmp_path / "out") == 0
     before = content(tmp_path / "out")
@@ -224,7 +224,7 @@ def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Pat
     write_geotiff(folder / "e.tif", land()[:2], transform=(10.0, 0.0, 5e5, 0.0, -10.0, 5e6), **PLACE)
     np.save(folder / "f.npy", land())
     source = {"kind": "geotiff", "path": str(folder), "bands": ["x"], "units": "reflectance", "scale": 1e-4}
-    path = config(source=source, rendering={"bands": ["x"] * 3, "low": 0, "high": 1}, max_rejected=0.9)
+    path = config(source=source, rendering={"bands": ["x"] * 3, "low": 0, "high": 1}, max_rejected_fraction=0.9)
     assert stage(path, tmp_path / "out") == 0
     rows = {row["path"]: row for row in read_rows(tmp_path / "out/scenes.parquet")}
     assert {name: row["status"] == "accepted" for name, row in rows.items()} == {

@@ -39,7 +39,7 @@ def dataset(folder: Path, **source: Any) -> datasets.DatasetConfig:
             "codec": "none",
             "rendering": SHOWN,
             "source": {"path": str(folder), **chosen},
-            "max_rejected": 0.6,
+            "max_rejected_fraction": 0.6,
         }
     )
 
@@ -281,7 +281,7 @@ def test_without_links_a_finished_folder_keeps_its_stacks(
     truth = staged(out)
     broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
     broken.mkdir()
-    strict = settings.model_copy(update={"max_rejected": 0.0})
+    strict = settings.model_copy(update={"max_rejected_fraction": 0.0})
     with pytest.raises(Exception, match="1 of 2 scenes"):
         ingest_scenes(strict, safe_folder, out=out)
     assert staged(out) == truth

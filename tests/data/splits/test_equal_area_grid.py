@@ -11,7 +11,7 @@ from dithc.data.grids import degrees, reproject_points
 from dithc.data.splits.equal_area_grid import RADIUS_M, EarthGrid
 from dithc.data.splits.split import Splitter, TilePlacement, lattice, place_tiles
 
-SETTINGS = datasets.SplitConfig(train=0.5, val=0.3, cell_m=1500.0)
+SETTINGS = datasets.SplitConfig(train=0.5, val=0.3, cell_size_m=1500.0)
 
 
 def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ def pixel_splits(
 ) -> list[set[str]]:
     """Return the splits of the cells of all pixel centers of each tile."""
     crs, (a, _, c, _, e, f) = place
-    grid, found = EarthGrid(side_m=SETTINGS.cell_m or 0.0), []
+    grid, found = EarthGrid(side_m=SETTINGS.cell_size_m or 0.0), []
     rows, columns = np.meshgrid(np.arange(size) + 0.5, np.arange(size) + 0.5, indexing="ij")
     for y, x in zip(placed.y, placed.x, strict=True):
         points = degrees((a * (columns + x) + c).ravel(), (e * (rows + y) + f).ravel(), crs=crs)
@@ -143,7 +143,7 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
     tile = np.zeros(1, np.int64)
     polar = (10.0, 0.0, -160.0, 0.0, -10.0, 160.0)
     assert splitter.assign(tile, tile, size=32, place="EPSG:3413", transform=polar)[1] == [None]
-    with pytest.raises(UserError, match=r"(?s)outside of the Earth.*fix:.*cell_m"):
+    with pytest.raises(UserError, match=r"(?s)outside of the Earth.*fix:.*cell_size_m"):
         splitter.assign(tile, tile, size=32, place="EPSG:32632", transform=(10.0, 0.0, 1e30, 0.0, -10.0, 1e30))
 
 

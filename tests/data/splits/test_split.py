@@ -32,7 +32,7 @@ def test_a_share_of_one_is_everything_and_zero_is_not_wanted() -> None:
 
 
 def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
-    splitter = Splitter(datasets.SplitConfig(cell_tiles=2), seed=0)
+    splitter = Splitter(datasets.SplitConfig(cell_size_tiles=2), seed=0)
     y, x = one(0, 64, 128), one(0, 64, 320)
     shifted = (10.0, 0.0, 300000.0 - 640.0, 0.0, -10.0, 4600000.0 + 1280.0)
     here = splitter.assign(y, x, size=64, place="EPSG:32632", transform=UTM)
@@ -43,14 +43,14 @@ def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
 
 
 def test_without_georeference_a_scene_of_one_tile_is_one_cell() -> None:
-    splitter = Splitter(datasets.SplitConfig(cell_tiles=1), seed=0)
+    splitter = Splitter(datasets.SplitConfig(cell_size_tiles=1), seed=0)
     cells, splits = splitter.assign(one(0), one(0), size=64, place="chip.npy", transform=None)
     assert cells == ["chip.npy/0/0"]
     assert splits[0] in ("train", "val", "test")
 
 
 def test_tile_that_fills_its_cell_is_not_across_and_one_between_two_splits_is() -> None:
-    splitter = Splitter(datasets.SplitConfig(train=0.5, val=0.0, cell_tiles=1), seed=0)
+    splitter = Splitter(datasets.SplitConfig(train=0.5, val=0.0, cell_size_tiles=1), seed=0)
     tops = np.arange(0, 64 * 40, 64, dtype=np.int64)
     _, aligned = splitter.assign(tops, np.zeros_like(tops), size=64, place="scene", transform=None)
     assert None not in aligned

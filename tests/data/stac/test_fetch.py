@@ -49,8 +49,8 @@ def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Senti
             "catalog": catalogue.catalog,
             "collection": "sentinel-2-l2a",
             "bbox": WORLD,
-            "first_day": "2022-01-01",
-            "last_day": "2022-12-31",
+            "start_date": "2022-01-01",
+            "end_date": "2022-12-31",
             **settings,
         }
         search = None if "search" in settings else search
@@ -183,7 +183,7 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
     area.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
     assert name in ids(bbox=None, area=str(area))
     day = one["properties"]["datetime"][:10]
-    assert ids(first_day=day, last_day=day) == {name}
+    assert ids(start_date=day, end_date=day) == {name}
     clear = sorted(found.values(), key=lambda one: float(one["properties"]["eo:cloud_cover"]))
     assert ids(max_cloud=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
     assert len(ids(limit=2)) == 2
@@ -295,7 +295,7 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
     fetch_scenes(source(search=None), items=given(catalogue, tmp_path, most=2))
     shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
     one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(search=None).model_dump(mode="json")}
-    settings = datasets.DatasetConfig.model_validate({**one, "max_rejected": 0.5})
+    settings = datasets.DatasetConfig.model_validate({**one, "max_rejected_fraction": 0.5})
     assert ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
     assert lock is not None
@@ -308,7 +308,7 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
     ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "anew")
     for name in ("stack-00000.npy", "scenes.json"):
         assert (tmp_path / "staged" / name).read_bytes() == (tmp_path / "anew" / name).read_bytes()
-    strict = settings.model_copy(update={"max_rejected": 0.0})
+    strict = settings.model_copy(update={"max_rejected_fraction": 0.0})
     with pytest.raises(UserError, match=r"incomplete"):
         ingest_scenes(strict, tmp_path / "fetched", out=tmp_path / "staged")
 
@@ -578,8 +578,8 @@ def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
     for address in ("https://user:pass@host/v1", "https://host/v1?token=a", "file:///v1", "host/v1", "https://"):
         with pytest.raises(ValueError, match=r"address"):
             source(catalog=address)
-    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"first_day": "2023-01-01"}, {"area": "a.geojson"}):
-        with pytest.raises(ValueError, match=r"bbox|first_day"):
+    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"start_date": "2023-01-01"}, {"area": "a.geojson"}):
+        with pytest.raises(ValueError, match=r"bbox|start_date"):
             source(**wrong)
 
 

@@ -123,7 +123,8 @@ def test_statistics_are_those_of_train_tiles_only(files: Path, make: Callable[..
     for number in range(12):
         np.save(files / f"{number}.npy", scene(number) + number * 10)
     tiles = make(
-        split={"train": 0.5, "val": 0.25, "cell_tiles": 1}, scaling={"low_percentile": 5.0, "high_percentile": 90.0}
+        split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1},
+        scaling={"low_percentile": 5.0, "high_percentile": 90.0},
     )
     train = tiles.stored(tiles.rows("train")).astype(np.float64)
     assert 0 < len(train) < tiles.count
@@ -197,7 +198,7 @@ def test_tiles_are_rejected_for_what_is_wrong_with_them(
     pixels[:, :1, 16:20] = 0
     np.save(files / "a.npy", pixels)
     np.save(files / "small.npy", scene(1, 7, 40))
-    make(split={"train": 1.0, "val": 0.0}, tiles={"size": 8, "min_valid": 0.9})
+    make(split={"train": 1.0, "val": 0.0}, tiles={"size": 8, "min_valid_fraction": 0.9})
     rows = {row["tile_id"]: row for row in rows_of(tmp_path)}
     assert len(rows) == 17
     assert rows["a.npy/00000_00000"]["reason"] == "too_little_valid"
@@ -249,7 +250,7 @@ def test_tiles_that_overlap_share_no_pixel_with_another_split(
         place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
         write_geotiff(files / f"{date}.tif", seen, transform=place, epsg=32650)
     np.save(files / "unplaced.npy", _pixels_that_tell_their_place(30_000 + ground[:72, :72], date=2))
-    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 0.6, "val": 0.4, "cell_tiles": 3})
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 0.6, "val": 0.4, "cell_size_tiles": 3})
     found = {}
     for split in ("train", "val"):
         pixels = tiles.stored(tiles.rows(split)).astype(np.int64) - 50
@@ -265,7 +266,7 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
         write_geotiff(
             files / f"{date}.tif", scene(number, 96, 96), transform=(4.0, 0, 400013.0, 0, -4.0, 4400001.0), epsg=32650
         )
-    make(split={"train": 0.5, "val": 0.2, "cell_tiles": 2})
+    make(split={"train": 0.5, "val": 0.2, "cell_size_tiles": 2})
     found: dict[tuple[int, int], set[tuple[str | None, str]]] = {}
     for row in rows_of(tmp_path):
         found.setdefault((row["y"], row["x"]), set()).add((row["split"], row["cell"]))
@@ -391,7 +392,7 @@ def test_splits_and_labels_are_mapped_without_the_table(
 ) -> None:
     for number in range(6):
         np.save(files / f"{number}.npy", scene(number))
-    tiles = make(split={"train": 0.5, "val": 0.25, "cell_tiles": 1})
+    tiles = make(split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1})
     accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
     (tmp_path / "tiles" / "tiles.parquet").unlink()
     assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
@@ -408,9 +409,9 @@ def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_inva
         pixels[:, :2, :3] = 0
         np.save(files / f"{number}.npy", pixels)
     tiles = make(
-        split={"train": 0.5, "val": 0.25, "cell_tiles": 1},
+        split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1},
         scaling={"low_percentile": 5.0, "high_percentile": 90.0},
-        tiles={"size": 8, "min_valid": 0.5},
+        tiles={"size": 8, "min_valid_fraction": 0.5},
     )
     assert set(tiles.info["ranges"]) == set(tiles.SPLITS)
     for split, bands in tiles.info["ranges"].items():

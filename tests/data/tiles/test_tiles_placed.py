@@ -71,7 +71,7 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
             source={"kind": "gaofen2", "path": str(folder), "bands": ["B", "G", "R", "NIR"]},
             rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
             tiles={"size": SIZE},
-            split={"train": 0.6, "val": 0.4, "cell_m": 700, "buffer_m": 50},
+            split={"train": 0.6, "val": 0.4, "cell_size_m": 700, "buffer_m": 50},
         )
         rows = cut(path, tmp_path / name)
         numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").numbers
@@ -94,7 +94,7 @@ def test_cells_in_metres_without_places_are_refused_or_told(
     (tmp_path / "files").mkdir()
     np.save(tmp_path / "files" / "a.npy", np.random.default_rng(0).integers(50, 900, (4, 64, 64), dtype=np.uint16))
     source = {"kind": kind, "path": str(tmp_path / "files")}
-    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0, "cell_m": 800})
+    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0, "cell_size_m": 800})
     if kind == "image-folder":
         with pytest.raises(UserError, match="no effect on an image-folder"):
             load(json.loads(path.read_text()))
@@ -199,7 +199,7 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
         source={"kind": "gaofen2", "path": str(files), "bands": ["B", "G", "R", "NIR"]},
         rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
         tiles={"size": SIZE},
-        split={"train": 0.6, "val": 0.4, "cell_m": 700, "duplicates": "near"},
+        split={"train": 0.6, "val": 0.4, "cell_size_m": 700, "duplicates": "near"},
     )
     rows = cut(path, tmp_path)
     numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").numbers

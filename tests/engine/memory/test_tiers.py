@@ -304,7 +304,7 @@ class Node:
 
 DDR = ("ddr", (0, 1), 64 * GIB)
 HBM = ("on-package", (2, 3), 16 * GIB)
-FILE = {"file_folder": Path("/disk"), "file_bytes": GIB}
+FILE = {"spill_folder": Path("/disk"), "file_bytes": GIB}
 
 
 @pytest.mark.parametrize(
@@ -341,5 +341,5 @@ def test_budget_of_more_than_the_fastest_tier_has_is_refused():
 
 
 def test_file_that_could_never_be_used_is_refused():
-    with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_budget_gib"):
+    with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_memory_gib"):
         tier_specs(Node(), **FILE)

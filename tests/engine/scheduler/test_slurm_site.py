@@ -27,8 +27,8 @@ SITE = read_site(CONFIG, PARTITIONS, NODES, mpi="MPI plugin types are...\n\tpmix
 
 def test_partitions_nodes_and_limits_are_read() -> None:
     cpu, long = SITE.partitions
-    assert (cpu.is_default, cpu.max_minutes, cpu.max_nodes) == (True, 36 * 60 + 30, 4)
-    assert (long.is_up, long.max_minutes, long.max_nodes, long.max_memory_mb) == (False, None, None, 64000)
+    assert (cpu.is_default, cpu.max_walltime_minutes, cpu.max_nodes) == (True, 36 * 60 + 30, 4)
+    assert (long.is_up, long.max_walltime_minutes, long.max_nodes, long.max_memory_mb) == (False, None, None, 64000)
     assert [(kind.names, kind.cpus, kind.is_up) for kind in cpu.kinds] == [
         (("n1", "n2"), 76, True),
         (("n3",), 40, True),
@@ -50,13 +50,18 @@ def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> Non
     text, notes = profile_text("site", SITE, SITE.partitions[0], dies=4, nodes=2, account="acc")
     (tmp_path / "config.yaml").write_text(text)
     machine, content = load_machine(tmp_path)
-    assert (machine.ranks_per_node, machine.cpus_per_rank, machine.node_cores, machine.node_memory_mb) == (
+    assert (machine.ranks_per_node, machine.cpus_per_rank, machine.cpus_per_node, machine.memory_per_node_mb) == (
         4,
         10,
         40,
         128000,
     )
-    assert (machine.scheduler, machine.nodes, machine.max_minutes, machine.walltime) == ("slurm", 2, 2190, True)
+    assert (machine.scheduler, machine.nodes, machine.max_walltime_minutes, machine.stop_before_walltime) == (
+        "slurm",
+        2,
+        2190,
+        True,
+    )
     assert content["default-resources"]["slurm_account"] == "acc"
     assert content["slurm-status-command"] == "squeue", "finished jobs stay 300 s in the queue"
     assert any("nodes differ" in note for note in notes)

@@ -103,5 +103,5 @@ def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
     }.items():
         with pytest.raises(UserError, match=words[1]):
             load({"extractors": {extractor: words[0]}})
-    trusted = load({"extractors": {"a": {**asked, "trust": True}}})
+    trusted = load({"extractors": {"a": {**asked, "trust_code": True}}})
     assert "trust" not in str(stage_spec(trusted, "features", "a"))  # digests are unchanged

@@ -29,7 +29,14 @@ def names(folder):
 
 
 def settings(**changes):
-    small = {"factor": 2, "width": 8, "latent_channels": 4, "steps": 4, "batch": 4, "trained_on": "planes"}
+    small = {
+        "downsampling_factor": 2,
+        "width": 8,
+        "latent_channels": 4,
+        "steps": 4,
+        "batch": 4,
+        "train_dataset": "planes",
+    }
     return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
 
 
@@ -57,7 +64,7 @@ def test_trained_codec_opens_and_has_the_stated_shape(trained):
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     said = json.loads((folder / "codec.json").read_text())
     assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
-    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.has_logvar) == (4, 4, 2, True)
+    assert (codec.in_bands, codec.latent_channels, codec.downsampling_factor, codec.has_logvar) == (4, 4, 2, True)
     mean, logvar = codec.encode(codec.input(tiles, np.arange(2)))
     assert mean.shape == logvar.shape == (2, 4, 8, 8)
     assert codec.decode(mean * codec.scale).shape == (2, 4, 16, 16)
@@ -104,7 +111,7 @@ def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations
     monkeypatch.setattr(codecs, "CROP", 8)
     order = SampleOrder(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
-    x = Crops(settings(factor=4, orientations=orientations), tiles, seed=0).at(0)
+    x = Crops(settings(downsampling_factor=4, orientations=orientations), tiles, seed=0).at(0)
     assert x.shape == (4, 4, 8, 8)
     whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
     for crop, image in zip(x, whole, strict=True):
@@ -120,7 +127,7 @@ def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations
 
 def test_tile_size_must_be_a_multiple_of_the_factor(tmp_path, fake_tiles):
     with pytest.raises(UserError, match="multiple of 4"):
-        train_codec(settings(factor=4), fake_tiles(size=18), tmp_path, seed=0)
+        train_codec(settings(downsampling_factor=4), fake_tiles(size=18), tmp_path, seed=0)
 
 
 def test_empty_train_split_is_an_error(tmp_path, fake_tiles):

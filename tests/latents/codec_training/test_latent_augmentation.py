@@ -17,7 +17,14 @@ from dithc.latents.views import turned
 
 
 def settings(**changes):
-    small = {"factor": 2, "width": 8, "latent_channels": 4, "steps": 6, "batch": 4, "trained_on": "planes"}
+    small = {
+        "downsampling_factor": 2,
+        "width": 8,
+        "latent_channels": 4,
+        "steps": 6,
+        "batch": 4,
+        "train_dataset": "planes",
+    }
     return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
 
 

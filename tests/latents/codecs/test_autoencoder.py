@@ -11,7 +11,14 @@ from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoenco
 
 def network(**changes) -> Autoencoder:
     torch.manual_seed(0)
-    sizes = {"bands": 3, "factor": 4, "latent_channels": 5, "width": 8, "encoder_blocks": 1, "decoder_blocks": 2}
+    sizes = {
+        "bands": 3,
+        "downsampling_factor": 4,
+        "latent_channels": 5,
+        "width": 8,
+        "encoder_blocks": 1,
+        "decoder_blocks": 2,
+    }
     return Autoencoder(Sizes(**{**sizes, **changes})).eval().requires_grad_(False)
 
 
@@ -26,7 +33,7 @@ def images(count: int = 6, bands: int = 3, side: int = 16) -> torch.Tensor:
 @pytest.mark.parametrize(("factor", "channels"), [(4, 5), (2, 3), (1, 2)])
 def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
     x = images()
-    net = network(factor=factor, latent_channels=channels)
+    net = network(downsampling_factor=factor, latent_channels=channels)
     net.start_linear([x[:4], x[4:]])
     blocks = x.double().reshape(6, 3, 16 // factor, factor, 16 // factor, factor).permute(0, 2, 4, 1, 3, 5)
     rows = blocks.reshape(-1, 3 * factor**2).numpy()
@@ -42,7 +49,7 @@ def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
 
 def test_more_channels_than_numbers_of_a_patch_and_bands_that_do_not_vary_are_no_fault():
     x = torch.full((2, 3, 8, 8), 0.25)
-    net = network(factor=1, latent_channels=5)
+    net = network(downsampling_factor=1, latent_channels=5)
     net.start_linear([x])
     torch.testing.assert_close(net.decode(net.encode(x)[0]), x)
 

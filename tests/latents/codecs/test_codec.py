@@ -41,7 +41,7 @@ def test_pixel_codec_gives_tiles_back(fake_tiles):
     mean, logvar = codec.encode(x)
     assert logvar is None
     assert not codec.has_logvar
-    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (4, 4, 1, 1.0)
+    assert (codec.in_bands, codec.latent_channels, codec.downsampling_factor, codec.scale) == (4, 4, 1, 1.0)
     assert torch.equal(codec.decode(mean * codec.scale), x)
     assert np.array_equal(codec.to_rgb(codec.decode(mean)), tiles.rgb(rows))
 
@@ -58,7 +58,7 @@ def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
     tiles = fake_tiles()
     codec = open_codec(sd(sd_folder), info=tiles.info)
     assert codec.bands == ("B04", "B03", "B02")
-    assert (codec.in_bands, codec.latent_channels, codec.factor, codec.scale) == (3, 4, 2, 0.18215)
+    assert (codec.in_bands, codec.latent_channels, codec.downsampling_factor, codec.scale) == (3, 4, 2, 0.18215)
     assert np.array_equal(codec.to_rgb(codec.input(tiles, np.arange(2))), tiles.rgb(np.arange(2)))
     assert codec.to_rgb(torch.tensor([-3.0, 0.0, 3.0]).view(1, 3, 1, 1)).ravel().tolist() == [0, 128, 255]
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1

@@ -89,7 +89,7 @@ def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[A
 
 def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings: Any) -> codecs.DiffusersCodecConfig:
     return codecs.DiffusersCodecConfig(
-        kind="diffusers", path=str(path), latent_channels=latent_channels, factor=factor, **settings
+        kind="diffusers", path=str(path), latent_channels=latent_channels, downsampling_factor=factor, **settings
     )
 
 
@@ -118,7 +118,7 @@ def test_latents_and_images_are_those_of_diffusers_to_the_bit(fake_tiles, tmp_pa
         torch.testing.assert_close(logvar.exp().sqrt(), spread.exp().sqrt() * scale, rtol=1e-5, atol=0)
     stored = (mean / torch.as_tensor(scale) + shift).contiguous()
     assert torch.equal(codec.decode(mean), net.decode(stored).sample)
-    assert (codec.latent_channels, codec.factor, codec.scale, codec.bound) == (channels, 2, 1.0, None)
+    assert (codec.latent_channels, codec.downsampling_factor, codec.scale, codec.bound) == (channels, 2, 1.0, None)
 
 
 def test_every_class_that_is_taken_is_compared() -> None:
@@ -233,7 +233,7 @@ class Half(nn.Module):
 def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: Any) -> codecs.TorchScriptCodecConfig:
     said = {"scale": 1.0, "trust": True, "low": 0.0} | settings
     return codecs.TorchScriptCodecConfig(
-        kind="torchscript", path=str(path), latent_channels=latent_channels, factor=factor, **said
+        kind="torchscript", path=str(path), latent_channels=latent_channels, downsampling_factor=factor, **said
     )
 
 
@@ -314,8 +314,8 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
     ("settings", "said"),
     [
         ({"latent_channels": 16}, r"latents \(2, 4, 4, 4\)[\s\S]*`latent_channels` 16"),
-        ({"factor": 4}, r"latents \(2, 4, 8, 8\)[\s\S]*`factor` 4"),
-        ({"factor": 3}, "multiples of 3"),
+        ({"downsampling_factor": 4}, r"latents \(2, 4, 8, 8\)[\s\S]*`downsampling_factor` 4"),
+        ({"downsampling_factor": 3}, "multiples of 3"),
         ({"bands": "all"}, r"3 bands[\s\S]*4, by `bands`"),
         ({"bands": [["B02", "B03"], ["B04", "B08"]]}, r"3 bands[\s\S]*2, by `bands`"),
         ({"bands": [["B02", "B03", "B04"]]}, r"lacks B08[\s\S]*source.bands"),

@@ -36,7 +36,7 @@ def test_latents_are_normalised_and_come_back() -> None:
     torch.testing.assert_close(mean, (torch.pixel_unshuffle(x, 2) - 0.25) * 2.0)
     assert logvar is None
     torch.testing.assert_close(codec.decode(mean), x)
-    assert (codec.latent_channels, codec.factor, codec.bands) == (16, 2, ("B", "G", "R", "N"))
+    assert (codec.latent_channels, codec.downsampling_factor, codec.bands) == (16, 2, ("B", "G", "R", "N"))
 
 
 def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from dithc.latents.codecs import KlCodec, autoencoder
 def ours(info):
     torch.manual_seed(0)
     net = autoencoder.Autoencoder(autoencoder.Sizes(
-        bands=3, factor=4, latent_channels=4, width=16, encoder_blocks=1, decoder_blocks=3))
+        bands=3, downsampling_factor=4, latent_channels=4, width=16, encoder_blocks=1, decoder_blocks=3))
     for weight in [*net.parameters(), net.mean]:
         torch.nn.init.normal_(weight, std=0.2)  # zero-initialized layers would hide contributions of convolutions
     return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))
@@ -43,7 +43,8 @@ def ours(info):
 def opened(folder, info):
     sd = codecs.SdVaeConfig(kind="sd-vae", path=f"{folder}/sd")
     bands = [["R", "G", "B"], ["B", "G", "G"]]
-    foreign = codecs.DiffusersCodecConfig(kind="diffusers", path=f"{folder}/foreign", latent_channels=4, factor=2, bands=bands)
+    foreign = codecs.DiffusersCodecConfig(kind="diffusers", path=f"{folder}/foreign", latent_channels=4,
+        downsampling_factor=2, bands=bands)
     return {"kl": ours(info), "sd": open_codec(sd, info=info), "foreign": open_codec(foreign, info=info)}
 """
 ALL_WAYS = (

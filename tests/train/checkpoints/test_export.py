@@ -38,7 +38,7 @@ def model_of(one, kind: str = "ema") -> DiT:
 
 def started_from(job, path: Path, **changes: object) -> dict[str, torch.Tensor]:
     """Return the weights at step 0 of a training run that starts from `path`."""
-    tuned = job("tuned", until=1, run=job(**changes).run.model_copy(update={"init_file": str(path)}))
+    tuned = job("tuned", until=1, run=job(**changes).run.model_copy(update={"init_from_file": str(path)}))
     assert train(tuned, Group()) == DONE
     return weights_of(tuned, "raw", step=0)
 

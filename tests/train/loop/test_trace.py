@@ -43,7 +43,7 @@ def overlap(one, other) -> float:
 
 
 def test_one_step_is_traced_with_its_phases_and_no_other(job):
-    one = job(trace_step=4, micro_batch=4)
+    one = job(trace_step=4, micro_batch_size=4)
     train(one, Group())
     folder = store_of(one).folder
     assert [path.name for path in (folder / "traces").iterdir()] == ["step_0000004-rank0.json"]
@@ -70,7 +70,7 @@ def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
 
     monkeypatch.setattr(Batches, "batch", slow)
     monkeypatch.setattr("dithc.train.step.step.time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    one = job(micro_batch=4)
+    one = job(micro_batch_size=4)
     train(one, Group())
     assert [row["data_seconds"] for row in rows(one)] == [6.0, *5 * [4.0]]  # two micro-batches per step
 

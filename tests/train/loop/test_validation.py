@@ -73,7 +73,9 @@ def expected(latents: Path, *, predict: str) -> list[float]:
 def test_values_are_errors_at_the_middles_of_eight_parts_whatever_is_learnt(held, predict, times):
     weight = "none" if predict == "flow" else "min-snr"
     model = {"preset": "DiT-S/2", "learn_sigma": False}
-    found = measured(held, objective={"predict": predict, "times": times, "weight": weight}, model=model, micro_batch=3)
+    found = measured(
+        held, objective={"predict": predict, "times": times, "weight": weight}, model=model, micro_batch_size=3
+    )
     truth = expected(held, predict=predict)
     assert [found[name] for name in NAMES] == pytest.approx(truth, rel=1e-5)
     assert found["val_loss"] == pytest.approx(np.mean(truth), rel=1e-5)
@@ -84,7 +86,7 @@ def test_ranks_share_the_tiles(held, ranks):
     parts = []
     group = SimpleNamespace(rank=0, all_reduce_=lambda sums: parts.append(sums.clone()) or sums)
     for rank in range(ranks):
-        measured(held, rank=rank, ranks=ranks, group=group, global_batch=16)
+        measured(held, rank=rank, ranks=ranks, group=group, global_batch_size=16)
     whole = measured(held)
     assert (sum(parts) / HELD_OUT).tolist() == pytest.approx([whole[name] for name in NAMES], rel=1e-6)
     assert sum(bool(part.any()) for part in parts) == min(ranks, HELD_OUT)
@@ -111,7 +113,7 @@ def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_
 
 @pytest.mark.slow
 def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job, held):
-    settings = {"recompute": "block", "micro_batch": 3}
+    settings = {"recompute": "block", "micro_batch_size": 3}
     plain = job("plain", latents=held, **settings)
     whole = job("whole", latents=held, validate_every=4, **settings)
     halves = [job("halves", latents=held, validate_every=4, until=until, **settings) for until in (4, 6)]

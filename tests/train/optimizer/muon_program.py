@@ -43,7 +43,7 @@ def alike(group: Group, run: training.RunConfig, sharding: training.Sharding = "
 
 def muon_sharded(group: Group) -> None:
     """Losses, weights, averages, moments and momenta are bitwise equal with and without ZeRO-1."""
-    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}):
+    for changes in ({}, {"dtype": "bf16", "micro_batch_size": 1}):
         assert_same_training(group, muon_of(group, **changes), until=STEPS)
 
 

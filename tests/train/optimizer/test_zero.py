@@ -50,7 +50,7 @@ class TestOnSeveralRanks:
         [(2, {}, {}), (3, {"collectives": "iallreduce"}, {}), (4, {}, {"DITHC_TEST_NODES": "2"})],
     )
     def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, settings, environment):
-        environment |= {"DITHC_TEST_COMM": json.dumps({"weights_wire": "bf16"} | settings)}
+        environment |= {"DITHC_TEST_COMM": json.dumps({"param_gather_dtype": "bf16"} | settings)}
         done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
@@ -58,7 +58,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_a_wire_that_there_is_not_is_refused(self):
-        environment = {"DITHC_TEST_COMM": '{"weights_wire": "bf16"}', "DITHC_BACKEND": "gloo"}
+        environment = {"DITHC_TEST_COMM": '{"param_gather_dtype": "bf16"}', "DITHC_BACKEND": "gloo"}
         done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
         assert done.returncode == 2, done.stderr
         assert "expected: dithc-mpi" in done.stderr

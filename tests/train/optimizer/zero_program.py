@@ -62,7 +62,7 @@ class Uneven(DiT):
 
 
 def run_of(group: Group, **changes: object) -> training.RunConfig:
-    values = {"dataset": "none", "global_batch": 2 * group.size, "lr": 1e-3, "weight_decay": 0.1, "clip": 0.05}
+    values = {"dataset": "none", "global_batch_size": 2 * group.size, "lr": 1e-3, "weight_decay": 0.1, "clip": 0.05}
     return training.RunConfig.model_validate(values | {"warmup_steps": 2} | changes)
 
 
@@ -82,7 +82,7 @@ def prepare(
     with torch.no_grad():
         for parameter in model.parameters():  # the last layer and the gates are zero, which would hide most gradients
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    source, memory = Source(run.global_batch), memory or TrainingMemory()
+    source, memory = Source(run.global_batch_size), memory or TrainingMemory()
     layout = RankGrid(name="dp", rank=group.rank, size=group.size)
     strategy = Strategy(memory.wrap(model, run), layout, sharding=sharding)
     memory.join(strategy)
@@ -144,13 +144,13 @@ def losses(rows: list[dict[str, float]]) -> list[float]:
 def same_training(group: Group) -> None:
     """Losses, weights, averages and moments are bitwise equal with and without ZeRO-1."""
     lengths = {"ema": {"lengths": [0.05, 0.1]}}
-    for changes in ({}, {"dtype": "bf16", "micro_batch": 1}, {"recompute": "block", "clip": None, **lengths}):
+    for changes in ({}, {"dtype": "bf16", "micro_batch_size": 1}, {"recompute": "block", "clip": None, **lengths}):
         assert_same_training(group, run_of(group, **changes), until=STEPS)
 
 
 def few_steps(group: Group) -> None:
     """Compare `same_training` for a single run."""
-    assert_same_training(group, run_of(group, micro_batch=1), until=3)
+    assert_same_training(group, run_of(group, micro_batch_size=1), until=3)
 
 
 def assert_same_training(group: Group, run: training.RunConfig, *, until: int) -> None:
@@ -182,7 +182,7 @@ def late_copied_weights(group: Group) -> None:
     truth = losses(train(*plain, until=4))
     dist.all_gather_single, managers.plan_of = partial(send_late, gather), copied
     try:
-        with TrainingMemory(training.MemoryConfig(fast_budget_gib=0.1)) as memory:
+        with TrainingMemory(training.MemoryConfig(fast_memory_gib=0.1)) as memory:
             sharded = prepare(group, "zero1", run, memory=memory, **wide)
             sharded[1].model.rank = group.size
             rows = train(*sharded, until=4)

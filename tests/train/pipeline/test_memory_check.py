@@ -43,14 +43,14 @@ def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      allocation refused by the system: {asked}" in text
     assert "2.00 GiB before its start" in text
-    for words in ("`micro_batch: ", "`recompute: block` with `micro_batch: ", "fast_budget_gib"):
+    for words in ("`micro_batch_size: ", "`recompute: block` with `micro_batch_size: ", "fast_memory_gib"):
         assert words in text
 
 
 def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkeypatch):
     def largest(free, at_once=64):
         text = told(job, monkeypatch, free=free, at_once=at_once, error=MemoryError(), model={"preset": "DiT-S/2"})
-        found = text.partition("set `micro_batch: ")[2].partition("`")[0]
+        found = text.partition("set `micro_batch_size: ")[2].partition("`")[0]
         return int(found) if found else 0
 
     assert largest(int(1.3 * GIB)) == 0  # the state alone is 1.1 GiB

@@ -69,7 +69,7 @@ def run_of(guide: dict[str, Any] | None, predict: str = "noise", **changes: Any)
     objective = {"predict": predict, **({"weight": "min-snr"} if predict == "v" else {})}
     start = {"init": "base"} if guide is not None and guide["by"] == "start" else {}
     model = SMALL | {"learn_sigma": predict != "flow"}
-    return small_run(guide=guide, objective=objective, model=model, global_batch=6, clip=None, **start, **changes)
+    return small_run(guide=guide, objective=objective, model=model, global_batch_size=6, clip=None, **start, **changes)
 
 
 def trainer_of(run: training.RunConfig, model: DiT, start: DiT | None = None) -> Trainer:
@@ -128,8 +128,10 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
     assert exact.y_embedder.embedding_table.weight.grad[NULL].any()  # of the images with dropped labels
     assert start is None or all(weight.grad is None for weight in start.parameters())
     plain = trainer_of(run.model_copy(update={"guide": None}), copy.deepcopy(model)).step(1)
-    for micro_batch in (None, 1):
-        told = trainer_of(run.model_copy(update={"micro_batch": micro_batch}), copy.deepcopy(model), start).step(1)
+    for micro_batch_size in (None, 1):
+        told = trainer_of(
+            run.model_copy(update={"micro_batch_size": micro_batch_size}), copy.deepcopy(model), start
+        ).step(1)
         assert told["loss"] - told["vb"] == pytest.approx(truth.item(), rel=2e-6)
         assert told["vb"] == pytest.approx(plain["vb"], rel=1e-6)
     assert abs(plain["loss"] - told["loss"]) > 1e-4 * plain["loss"]
@@ -263,7 +265,7 @@ def guided(job):
 @BOTH
 @pytest.mark.slow
 def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(guided, guide):
-    parts, settings = (("a", 6), ("b", 3), ("b", 6)), {"dtype": "bf16", "micro_batch": 3}
+    parts, settings = (("a", 6), ("b", 3), ("b", 6)), {"dtype": "bf16", "micro_batch_size": 3}
     whole, first, second = (guided(store, guide, until=until, **settings) for store, until in parts)
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
     assert hashes(whole) == hashes(second)
@@ -274,7 +276,7 @@ def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_b
 @pytest.mark.slow
 def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided, guide):
     plain = guided("a", guide)
-    again, parts = guided("b", guide, recompute="block"), guided("c", guide, micro_batch=3)
+    again, parts = guided("b", guide, recompute="block"), guided("c", guide, micro_batch_size=3)
     assert [train(one, Group()) for one in (plain, again, parts)] == [DONE] * 3
     assert hashes(plain) == hashes(again)
     for name in ("loss", "grad_norm"):
@@ -334,8 +336,8 @@ class TestOnSeveralRanks:
     def test_two_ranks_learn_what_one_does(self, guided, tmp_path):
         ways = {
             "dp": {"strategy": "dp"},
-            "ddp": {"gradients": "ddp", "micro_batch": 3},
-            "zero": {"sharding": "zero1", "micro_batch": 3},
+            "ddp": {"gradients": "ddp", "micro_batch_size": 3},
+            "zero": {"sharding": "zero1", "micro_batch_size": 3},
             "tp": {"strategy": "dp+tp", "dtype": "bf16"},
             "tp-fp32": {"strategy": "dp+tp"},
         }
@@ -362,6 +364,6 @@ def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_pa
     found = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, class_dropout_prob=0.0)
     (tmp_path / "weights.pt").touch()
     monkeypatch.setattr(initial_weights, "read_weights", lambda *_, **__: (found.state_dict(), found.config))
-    run = small_run(guide=START, init_file=str(tmp_path / "weights.pt"))
+    run = small_run(guide=START, init_from_file=str(tmp_path / "weights.pt"))
     with pytest.raises(UserError, match=r"guide\.by: start[\s\S]*a network without a null label[\s\S]*dropped labels"):
         train(job(run=run), Group())

@@ -78,7 +78,7 @@ def events(job, what: str) -> list[dict]:
         ({"kind": "update"}, r"at step 4: the weights after step 3, although[\s\S]*rank 0: the weights of x_embedder"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("settings", [{"micro_batch": 3}, {"recompute": "block", "dtype": "bf16"}])
+@pytest.mark.parametrize("settings", [{"micro_batch_size": 3}, {"recompute": "block", "dtype": "bf16"}])
 def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, said, settings):
     one = job(checkpoint_every=1, **settings)
     faults.inject(at=3, **fault)
@@ -94,7 +94,7 @@ def test_row_of_the_latents_is_named(job):
     one = job()
     with pytest.raises(NonFiniteError) as caught:
         train(one, Group())
-    settings = {"seed": 0, "global_batch": 8, "label_dropout": 0.0, "augment": "mirror"}
+    settings = {"seed": 0, "global_batch_size": 8, "label_dropout": 0.0, "augment": "mirror"}
     source = Batches(Latents(one.paths.latents.parent), **settings, times=Objective.of().times)
     assert f"(row {source.rows(0)[6]} of the latents)" in str(caught.value)
     assert torch.equal(torch.from_numpy(source.latents.labels[source.rows(0)]).long(), source.batch(0).y)
@@ -293,7 +293,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     bad = {"kind": "latents", "at": 4, "image": 5}  # in the second half of the batch
     jobs = [
         ("latents", bad, job("latents")),
-        ("weights", {"kind": "weights", "at": 3, "rank": 1}, job("weights", micro_batch=2)),
+        ("weights", {"kind": "weights", "at": 3, "rank": 1}, job("weights", micro_batch_size=2)),
         ("gradient", {"kind": "gradient", "at": 3, "rank": 0}, job("gradient")),
         ("ddp", bad, job("ddp", gradients="ddp")),
         ("layers", {"kind": "weights", "at": 3, "rank": 1}, job("layers", strategy="dp+tp")),

@@ -95,7 +95,13 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
     def test_three_strategies_have_the_same_ten_losses(self, job, make_latents, tmp_path, dtype, tolerance):
         latents = make_latents(tmp_path / "held-out", held_out=7)
-        settings = {"dtype": dtype, "micro_batch": 3, "clip": 0.1, "latents": latents, "validate_every": STEPS // 2}
+        settings = {
+            "dtype": dtype,
+            "micro_batch_size": 3,
+            "clip": 0.1,
+            "latents": latents,
+            "validate_every": STEPS // 2,
+        }
         one = ten(job, "cftp", **settings)
         train(one, Group())
         several = [ten(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
@@ -122,7 +128,7 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
     def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
         """A rank has complete hidden features of a gated MLP; norms of its heads equal the norms of all heads."""
-        settings = {"model": MODERN, "clip": 0.1, "micro_batch": 3, **optimizer}
+        settings = {"model": MODERN, "clip": 0.1, "micro_batch_size": 3, **optimizer}
         one = ten(job, "one", **settings)
         several = [
             ten(job, "layers", strategy="dp+tp", **settings),
@@ -153,7 +159,11 @@ class TestOnSeveralRanks:
     @pytest.mark.sampled("several ranks")
     def test_three_ranks_with_unequal_shares_resume_to_the_bit(self, job, tmp_path):
         """Sums of three ranks or more depend on their order, and 8 images are not divisible by three."""
-        jobs = [job("whole", micro_batch=2), job("parts", micro_batch=2, until=3), job("parts", micro_batch=2)]
+        jobs = [
+            job("whole", micro_batch_size=2),
+            job("parts", micro_batch_size=2, until=3),
+            job("parts", micro_batch_size=2),
+        ]
         done = train_on_ranks(tmp_path, jobs, ranks=3)
         assert done.returncode == 0, done.stderr
         assert hashes(jobs[0]) == hashes(jobs[2])

@@ -19,10 +19,10 @@ CLUSTER = {
     "nodes": 2,
     "ranks_per_node": 2,
     "cpus_per_rank": 2,
-    "node_cores": 4,
-    "node_memory_mb": 10_000,
-    "max_minutes": 60,
-    "walltime": True,
+    "cpus_per_node": 4,
+    "memory_per_node_mb": 10_000,
+    "max_walltime_minutes": 60,
+    "stop_before_walltime": True,
 }
 
 
@@ -80,7 +80,7 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
 
 def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
     measured = 5.00 * 2**30  # `dithc bench strategies --models B/2 --batches 16 --strategies cftp`, fp32, one rank
-    blocking = {"machine": {"checkpoints": "blocking"}}  # the bench writes no checkpoints
+    blocking = {"machine": {"checkpoint_mode": "blocking"}}  # the bench writes no checkpoints
     asked = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
     assert measured <= asked <= 2 * measured
 
@@ -95,7 +95,7 @@ def large(**run: Any) -> ExperimentConfig:
         "codec": "pixels",
     }
     training = {"dataset": "d", "model": {"preset": "DiT-B/2"}, "steps": 100}
-    names = {"batch": "global_batch"}
+    names = {"batch": "global_batch_size"}
     training |= {names.get(key, key): value for key, value in run.items()}
     return load({"datasets": {"d": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"one": training}})
 
@@ -106,7 +106,7 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
         return Workflow(content, cores=2).jobs.mem_mb("train", "one")
 
     assert memory(batch=64) > memory(batch=16)
-    assert memory(batch=64, micro_batch=8) < memory(batch=64)
+    assert memory(batch=64, micro_batch_size=8) < memory(batch=64)
     assert memory(batch=64, recompute="block") < memory(batch=64)
     assert memory(batch=64, model={"preset": "DiT-XL/2"}) > memory(batch=64)
     assert memory({"checkpoints": "blocking"}, batch=64) < memory(batch=64)
@@ -127,7 +127,7 @@ def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path,
 def test_a_second_network_that_guides_is_asked_for() -> None:
     def memory(**evaluation: Any) -> int:
         content = large().model_dump(mode="json")
-        content["runs"]["one"]["init_file"] = "weights.pt"
+        content["runs"]["one"]["init_from_file"] = "weights.pt"
         content["runs"]["one"]["model"] = {"preset": "DiT-XL/2"}
         content["extractors"] = {"e": {"kind": "squeezenet", "path": "e.pt"}}
         content["evaluations"] = {"x": {"run": "one", "extractor": "e", "batch": 1, "guidance": 2.0, **evaluation}}
@@ -172,7 +172,7 @@ def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_o
 
 
 def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:
-    with pytest.raises(UserError, match=r"requires machine\.node_cores"):
+    with pytest.raises(UserError, match=r"requires machine\.cpus_per_node"):
         load({"machine": {"launcher": "srun", "ranks_per_node": 1, "scheduler": "slurm"}})
-    with pytest.raises(UserError, match=r"is more than machine\.node_cores 4"):
+    with pytest.raises(UserError, match=r"is more than machine\.cpus_per_node 4"):
         load({"machine": {**CLUSTER, "ranks_per_node": 4}})

@@ -197,7 +197,7 @@ def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypat
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
     content = load_experiment([ROOT / DEMO, REDUCED]).model_dump(mode="json")
-    content["machine"] |= {"scheduler": "slurm", "node_cores": 8, "cpus_per_rank": 8}
+    content["machine"] |= {"scheduler": "slurm", "cpus_per_node": 8, "cpus_per_rank": 8}
     (folder / "config.json").write_text(dump_checksummed(content))
     (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
     jobs = [

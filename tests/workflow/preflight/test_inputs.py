@@ -26,10 +26,12 @@ def settings(**source: Any) -> dict[str, Any]:
                 "codec": "c",
             }
         },
-        "codecs": {"c": {"kind": "diffusers", "path": "vae", "latent_channels": 4, "factor": 8, "bands": "all"}},
-        "runs": {"r": {"dataset": "d", "init_file": "weights"}},
+        "codecs": {
+            "c": {"kind": "diffusers", "path": "vae", "latent_channels": 4, "downsampling_factor": 8, "bands": "all"}
+        },
+        "runs": {"r": {"dataset": "d", "init_from_file": "weights"}},
         "extractors": {"e": {"kind": "inception", "path": "inception"}},
-        "evaluations": {"v": {"run": "r", "extractor": "e", "triplets": [["B12", "B11", "B10"]]}},
+        "evaluations": {"v": {"run": "r", "extractor": "e", "band_triplets": [["B12", "B11", "B10"]]}},
     }
 
 
@@ -73,7 +75,7 @@ def test_what_is_whole_is_let_through(place: Path) -> None:
         ("inception", "extractors.e.path: inception: no such file or folder"),
         ("vae/config.json", "codecs.c.path: vae: the folder has no config.json"),
         (f"vae/{WEIGHTS}", f"codecs.c.path: vae/{WEIGHTS}: no such file"),
-        (f"weights/{WEIGHTS}", f"runs.r.init_file: weights/{WEIGHTS}: no such file"),
+        (f"weights/{WEIGHTS}", f"runs.r.init_from_file: weights/{WEIGHTS}: no such file"),
     ],
 )
 def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone: str, said: str) -> None:
@@ -111,7 +113,7 @@ def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_someth
     (place / "vae" / shards[0]).write_text("version https://git-lfs.github.com/spec/v1")
     (place / "inception").write_text("<html>")
     said = told()
-    assert f"runs.r.init_file: weights: {shards[1]} missing" in said
+    assert f"runs.r.init_from_file: weights: {shards[1]} missing" in said
     assert f"codecs.c.path: vae/{shards[0]}: a Git LFS pointer" in said
     assert "extractors.e.path: inception: an HTML page" in said
 
@@ -119,7 +121,7 @@ def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_someth
 def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
     for product in list((place / "scenes").iterdir()):
         product.rename(product.with_name(product.name.replace("L1C", "L2A")))
-    assert "evaluations.v.triplets has B10: the scenes of d have B01, B02" in told()
+    assert "evaluations.v.band_triplets has B10: the scenes of d have B01, B02" in told()
     said = told(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
     assert "datasets.d.source.bands has B10" in said
     (place / "scenes" / "renamed.SAFE").mkdir()
@@ -131,4 +133,4 @@ def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> No
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
     spec = stage_spec(matrix.experiment, "stage", "d")
     Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
-    assert "evaluations.v.triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})
+    assert "evaluations.v.band_triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})

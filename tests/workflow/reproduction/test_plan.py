@@ -55,7 +55,7 @@ def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_sa
     jobs = planned(scale="node", hours=0.1, targets=["fig9", "table2"])
     done = [job for job in jobs if not job.skipped and job.measures]
     assert sum(job.seconds for job in done) <= 0.1 * 3600
-    late = [job for job in jobs if "paper.hours" in job.skipped]
+    late = [job for job in jobs if "paper.time_budget_hours" in job.skipped]
     assert late
     for job in jobs:
         skipped = {other.name for other in own(jobs, job.target) if other.skipped}
@@ -83,8 +83,8 @@ def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
 
 def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_fill() -> None:
     machine = {
-        "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "node_cores": 152,
-        "node_memory_mb": 500_000, "max_minutes": 60,
+        "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "cpus_per_node": 152,
+        "memory_per_node_mb": 500_000, "max_walltime_minutes": 60,
     }  # fmt: skip
     experiment = ExperimentConfig.model_validate({"paper": {"scale": "paper"}, "machine": machine})
     files = reproduction.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])

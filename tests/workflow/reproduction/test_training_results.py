@@ -18,7 +18,7 @@ DATASET = {
     "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 700},
     "codec": "vae",
 }
-CODEC = {"kind": "kl-vae", "trained_on": "gf2", "latent_channels": 4}
+CODEC = {"kind": "kl-vae", "train_dataset": "gf2", "latent_channels": 4}
 EXTRACTOR = {"kind": "inception", "path": "weights.pth"}
 PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
 
@@ -30,7 +30,7 @@ def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]])
             "datasets": {"gf2": DATASET},
             "codecs": {"vae": CODEC},
             "extractors": {"own": EXTRACTOR},
-            "runs": {"start": {"dataset": "gf2", "global_batch": 4}}
+            "runs": {"start": {"dataset": "gf2", "global_batch_size": 4}}
             | {name: {"dataset": "gf2", "init": "start"} | settings for name, (settings, _) in runs.items()},
             "evaluations": {name: {"run": name, "extractor": "own"} for name in runs},
         }
@@ -47,7 +47,9 @@ def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]])
 
 
 def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_of(tmp_path: Path) -> None:
-    runs = {f"s{seed}": ({"global_batch": 8, "seed": seed}, {"fid": fid}) for seed, fid in enumerate((3.0, 1.0, 2.0))}
+    runs = {
+        f"s{seed}": ({"global_batch_size": 8, "seed": seed}, {"fid": fid}) for seed, fid in enumerate((3.0, 1.0, 2.0))
+    }
     (cell,) = scored(tmp_path, runs)
     assert (cell.value, cell.low, cell.high, cell.column) == (2.0, 1.0, 3.0, "batch 8")
     assert (tmp_path / "paper" / cell.file).resolve() == tmp_path / "fid/s2/manifest.json"
@@ -59,10 +61,10 @@ def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_
 
 def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path) -> None:
     runs = {
-        "small": ({"global_batch": 8}, {"fid": 1.0, "fid_interval": [0.5, 1.5]}),
-        "large": ({"global_batch": 28672}, {"fid": 2.0}),
-        "torch": ({"global_batch": 8, "backend": "reference"}, {"fid": 3.0}),
-        "longer": ({"global_batch": 28672, "steps": 7}, {"fid": 4.0}),
+        "small": ({"global_batch_size": 8}, {"fid": 1.0, "fid_interval": [0.5, 1.5]}),
+        "large": ({"global_batch_size": 28672}, {"fid": 2.0}),
+        "torch": ({"global_batch_size": 8, "backend": "reference"}, {"fid": 3.0}),
+        "longer": ({"global_batch_size": 28672, "steps": 7}, {"fid": 4.0}),
     }
     cells = scored(tmp_path, runs)
     assert [cell.column for cell in cells] == [
@@ -75,12 +77,12 @@ def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "numbers", "printed"),
     [
-        ({"global_batch": 112}, PAPER, 28.51),
-        ({"global_batch": 28672}, PAPER, 24.70),
-        ({"global_batch": 112, "backend": "reference"}, PAPER, 30.44),
-        ({"global_batch": 16}, PAPER, None),
-        ({"global_batch": 112}, PAPER | {"n_generated": 5000}, None),
-        ({"global_batch": 112}, PAPER | {"comparable": False}, None),
+        ({"global_batch_size": 112}, PAPER, 28.51),
+        ({"global_batch_size": 28672}, PAPER, 24.70),
+        ({"global_batch_size": 112, "backend": "reference"}, PAPER, 30.44),
+        ({"global_batch_size": 16}, PAPER, None),
+        ({"global_batch_size": 112}, PAPER | {"n_generated": 5000}, None),
+        ({"global_batch_size": 112}, PAPER | {"comparable": False}, None),
     ],
 )
 def test_a_number_of_the_paper_stands_beside_its_own_setting_alone(

@@ -120,7 +120,7 @@ class ShardedParameters:
 
 def _is_rounded(group: Any) -> bool:
     """Return whether weights move as bf16; if so, configure the group to round."""
-    if CommConfig.current().weights_wire == "fp32":
+    if CommConfig.current().param_gather_dtype == "fp32":
         return False
     collectives = getattr(group, "collectives", None)
     if collectives is None:
@@ -128,7 +128,7 @@ def _is_rounded(group: Any) -> bool:
             "weights on the wire: bf16",
             got=f"backend {dist.get_backend(group)}",
             expected="dithc-mpi, which rounds them on their way",
-            fix="leave DITHC_BACKEND unset, or set `weights_wire: fp32`",
+            fix="leave DITHC_BACKEND unset, or set `param_gather_dtype: fp32`",
         )
     collectives.gather_wire = torch.bfloat16
     return True

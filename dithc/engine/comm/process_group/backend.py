@@ -68,7 +68,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         channel, config = MpiCommunicator.over(ranks), CommConfig.current()
         node = node_of(channel, ranks) if config.collectives == "hierarchical" else None
         is_blocking = config.collectives == "blocking"
-        self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.wire])
+        self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.reduce_dtype])
         self._neighbours, self._number = NodePeers(channel, ranks), 0
         keeper = 0 if not ranks else ranks.index(0) if 0 in ranks else None
         describe = self._neighbours.describe

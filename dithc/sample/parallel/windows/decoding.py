@@ -50,7 +50,7 @@ def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks
     `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
     layout depends on the sizes only, so the number of ranks does not change any bit.
     """
-    f, done, width = codec.factor, 0, latent.shape[2] * codec.factor
+    f, done, width = codec.downsampling_factor, 0, latent.shape[2] * codec.downsampling_factor
     rows, columns = (
         spans(length, side, factor=f, reach=codec.reach) for length, side in zip(latent.shape[1:], tile, strict=True)
     )
@@ -76,7 +76,7 @@ def _tiles(
     codec: Codec, latent: Tensor, row: TileSpan, columns: Sequence[TileSpan], *, ranks: RankSet
 ) -> Iterator[tuple[TileSpan, Tensor]]:
     """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
-    f = codec.factor
+    f = codec.downsampling_factor
     widest = max(column.end - column.first for column in columns) * f
     for first in range(0, len(columns), ranks.size):
         part = columns[first : first + ranks.size]

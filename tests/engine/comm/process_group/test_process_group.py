@@ -40,13 +40,13 @@ def done_lines(ranks: int) -> list[str]:
         (4, 1, {}),
         (2, 2, {}),
         (4, 2, {}),
-        (4, 2, {"wire": "bf16"}),
+        (4, 2, {"reduce_dtype": "bf16"}),
         (3, 2, {}),
     ],
     ids=["alone", "blocking", "iallreduce", "2", "4", "nodes-of-one", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
 )
 def test_collectives_and_what_stands_on_them(ranks, nodes, settings):
-    scenes = [scene for scene in SCENES if not settings.get("wire") or scene not in EXACT]
+    scenes = [scene for scene in SCENES if not settings.get("reduce_dtype") or scene not in EXACT]
     environment = {"DITHC_TEST_COMM": json.dumps(settings), "DITHC_TEST_NODES": str(nodes)}
     done = run_program(PROGRAM, ranks, *scenes, **environment)
     assert done.returncode == 0, done.stderr

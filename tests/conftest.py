@@ -14,7 +14,7 @@ from tests import sampling
 
 # A tuning in the user's cache would change the selected products and their partition, also in processes started by
 # tests.
-os.environ["DITHC_TUNING"] = "off"
+os.environ["DITHC_TUNING_FOLDER"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

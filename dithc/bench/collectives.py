@@ -188,7 +188,7 @@ def _environment(contender: CollectiveVariant, group: Group) -> Iterator[None]:
     """Set the environment variables that a process group reads during construction."""
     number = group.rank * contender.played_nodes // group.size
     wanted = {
-        **({"DITHC_NODE": f"played {number}"} if contender.played_nodes > 1 else {}),
+        **({"DITHC_NODE_NAME": f"played {number}"} if contender.played_nodes > 1 else {}),
         **({"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}),
     }
     before = dict(os.environ)

@@ -6,7 +6,7 @@ Contents: `main`, and one package per group of commands.
 
 Invariants: settings come from the configuration file (`--config`), paths from arguments. A user error, or a file that
 cannot be read or written (a full disk), is logged in four lines and ends with status 2. Status 75: stopped and saved,
-rerun the command. Status 76: another process works on this run or folder. DITHC_LOG=DEBUG adds the traceback.
+rerun the command. Status 76: another process works on this run or folder. DITHC_LOG_LEVEL=DEBUG adds the traceback.
 
 Extending: a command is a module with `SUMMARY`, `EXAMPLE`, `add_arguments(parser)` and `run(args) -> int`, registered
 in `GROUPS`. A command that writes a folder defines `folder(args) -> Path`; its lease excludes other writers.
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # busy process takes 20 times longer. 10,000 spins (tens of microseconds) have no measurable cost on dedicated
     # cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    setup_logging(level=getattr(logging, os.environ.get("DITHC_LOG", "INFO").upper(), logging.INFO))
+    setup_logging(level=getattr(logging, os.environ.get("DITHC_LOG_LEVEL", "INFO").upper(), logging.INFO))
     starting.choose_folders()
     openmp.report()
     status = 1

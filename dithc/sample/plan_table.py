@@ -15,7 +15,7 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks. No images are drawn.
 
     The call is collective, because it measures rates. `layout` (nodes, ranks per node) describes other ranks, with the
-    links of the machine's description (DITHC_MACHINE). Without a description the table excludes degrees that need links
+    links of the machine's description (DITHC_MACHINE_FILE). Without a description the table excludes degrees that need links
     and notes it. Raises UserError as `sample` does, and for a codec-only evaluation.
     """
     if job.evaluation.checkpoint == "codec":
@@ -55,6 +55,6 @@ def _missing(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Ite
     if unknown:
         yield (
             f"Degrees with communication are excluded: the links {' and '.join(unknown)} are unknown. To predict them, "
-            "set the environment variable DITHC_MACHINE to a machine description with a section `network`, such as "
+            "set the environment variable DITHC_MACHINE_FILE to a machine description with a section `network`, such as "
             "profiles/machines/lx2.yaml."
         )

@@ -18,7 +18,7 @@ from dithc.workflow.jobs import JobResources
 from dithc.workflow.monitor import error_of, tail
 from dithc.workflow.stages import MANIFESTS
 
-LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_LOOK_SECONDS"  # polling interval of the queue
+LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_POLL_SECONDS"  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12

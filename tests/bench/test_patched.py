@@ -11,7 +11,7 @@ from dithc.bench.tables.patch import patch_summary
 
 @pytest.mark.parametrize("dtype", ["fp32", "autocast", "bf16"])
 def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
 
     def small():
         return reference_models.Decoder(width=16, depth=1, heads=2, groups=1, hidden=24, words=4096)

@@ -132,7 +132,7 @@ def test_traceback_is_shown_where_it_is_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken(monkeypatch, "fsync", errno.ENOSPC)
-    monkeypatch.setenv("DITHC_LOG", "DEBUG")
+    monkeypatch.setenv("DITHC_LOG_LEVEL", "DEBUG")
     assert main(bench.words["fid"]) == 2
     said = capsys.readouterr().err
     assert "Traceback" in said

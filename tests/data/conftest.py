@@ -13,7 +13,7 @@ from dithc.data import synthesize
 from tests.inputs.gaofen2_raw import write_products
 
 ROOT = Path(__file__).parent.parent.parent
-DATA = Path(os.environ.get("DITHC_DATA", ROOT.parent / "shared" / "data"))
+DATA = Path(os.environ.get("DITHC_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def real_data() -> Callable[[str], Path]:
 
     def find(name: str) -> Path:
         if not (DATA / name).exists():
-            pytest.skip(f"real data {DATA / name} is not on this machine (set DITHC_DATA)")
+            pytest.skip(f"real data {DATA / name} is not on this machine (set DITHC_TEST_DATA)")
         return DATA / name
 
     return find

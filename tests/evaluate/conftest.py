@@ -50,9 +50,9 @@ def random_inception() -> dict[str, torch.Tensor]:
 @pytest.fixture
 def shared_data() -> Path:
     """Return the folder of real data, or skip."""
-    folder = Path(os.environ.get("DITHC_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+    folder = Path(os.environ.get("DITHC_TEST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"real data is absent: {folder} (set DITHC_DATA)")
+        pytest.skip(f"real data is absent: {folder} (set DITHC_TEST_DATA)")
     return folder
 
 

@@ -85,7 +85,11 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
     ("machine", "ranks", "said"),
     [
         ("", [], ["one rank  <- chosen"]),
-        ("", ["2x2"], ["within a node and between nodes are unknown", "set the environment variable DITHC_MACHINE"]),
+        (
+            "",
+            ["2x2"],
+            ["within a node and between nodes are unknown", "set the environment variable DITHC_MACHINE_FILE"],
+        ),
         ("", ["0"], ["sample: error: --degrees\n  got:      '0'\n"]),
         ("", ["20000x4"], ["sample: error: --degrees\n  got:      '20000x4'\n"]),
         ("lx2.yaml", ["16x4"], ["of 64 ranks", "links described: LX2", "2 heads are not a multiple of 3"]),
@@ -96,11 +100,11 @@ def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, mon
 
     folder, is_error = tmp_path / "x", "error" in said[0]
     if machine:
-        monkeypatch.setenv("DITHC_MACHINE", str(Path(__file__).parents[2] / "profiles/machines" / machine))
+        monkeypatch.setenv("DITHC_MACHINE_FILE", str(Path(__file__).parents[2] / "profiles/machines" / machine))
     assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if is_error else 0)
     output = capsys.readouterr()
     assert all(words in (output.err if is_error else output.out) for words in said)
-    assert ("DITHC_MACHINE" in output.out) == (ranks == ["2x2"])
+    assert ("DITHC_MACHINE_FILE" in output.out) == (ranks == ["2x2"])
     assert not folder.exists()
 
 

@@ -118,7 +118,7 @@ class Scene:
         self.driver = subprocess.Popen(
             line,
             cwd=self.folder,
-            env=self.box.environment | {"DITHC_LOOK_SECONDS": "2"},
+            env=self.box.environment | {"DITHC_POLL_SECONDS": "2"},
             stdout=log,
             stderr=log,
             text=True,

@@ -16,7 +16,7 @@ GIB, MIB = 1 << 30, 1 << 20
 UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
 OFF = ("--automem", "off")
 PLAIN_WORDS = (*OFF, "--operators", "torch")
-PLAIN_ENVIRONMENT = {"DITHC_POOL": "off"}
+PLAIN_ENVIRONMENT = {"DITHC_OUTPUT_POOL": "off"}
 
 
 class TrainingRuns:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dithc.bench.gemm_libraries import emulated
 from dithc.bench.rooflines import Precision
 
-OPENBLAS_VARIABLE = "DITHC_OPENBLAS"
+OPENBLAS_VARIABLE = "DITHC_OPENBLAS_LIBRARY"
 """Environment variable with the path of OpenBLAS's shared library, if the system's linker does not find it."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]

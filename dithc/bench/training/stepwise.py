@@ -59,7 +59,7 @@ STAGES = (
         "baseline",
         "PyTorch's operators (its BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
         {"--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking"},
-        {"DITHC_POOL": "off", "DITHC_TUNING": tuning.OFF},
+        {"DITHC_OUTPUT_POOL": "off", "DITHC_TUNING_FOLDER": tuning.OFF},
     ),
     OptimizationStep(
         "gemm", "+ GEMM", "matrix products of linear layers by dithc's kernels", {"--operators": "products"}
@@ -79,9 +79,9 @@ STAGES = (
         "+ AutoMem",
         "outputs in huge pages; weights and activations moved if the machine has several memory tiers",
         {"--automem": "auto"},
-        {"DITHC_POOL": "on"},
+        {"DITHC_OUTPUT_POOL": "on"},
     ),
-    OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING": ""}),
+    OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING_FOLDER": ""}),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 BASELINE = STAGES[0].name

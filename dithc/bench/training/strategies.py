@@ -111,7 +111,7 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVar
         strategy = OVER_GLOO.get(name, name)
         chosen = MachineConfig.model_validate({"strategy": strategy})
         ranks = chosen.ranks_on(num_dies=dies, num_clusters=len(clusters))
-        over = {"DITHC_BACKEND": "gloo" if name in OVER_GLOO else "dithc-mpi"}
+        over = {"DITHC_COMM_BACKEND": "gloo" if name in OVER_GLOO else "dithc-mpi"}
         threads = max(1, len(cores) // ranks)
         found.append(TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
     return found, said

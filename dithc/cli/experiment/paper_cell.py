@@ -99,7 +99,7 @@ def _run(job: "reproduction.CellJob", file: Path, *, tuning: Path) -> int:
     from dithc.workflow import reproduction
 
     if job.tuning:
-        os.environ["DITHC_TUNING"] = str(tuning)
+        os.environ["DITHC_TUNING_FOLDER"] = str(tuning)
     try:
         return main([str(file) if word == reproduction.OUT else word for word in job.words])
     except SystemExit as end:

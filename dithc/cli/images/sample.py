@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RANKS",
         help="generate no images: measure rates and print the predicted seconds of every partition of this sampling "
         "run among the present ranks, or among RANKS (`4` on one node, `64x4` on 64 nodes, with the network "
-        "described in DITHC_MACHINE), and the reasons against the remaining partitions",
+        "described in DITHC_MACHINE_FILE), and the reasons against the remaining partitions",
     )
     add_ranks_argument(parser)
 

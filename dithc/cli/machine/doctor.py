@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folder to check, the JSON file, and the file for a description."""
     parser.add_argument("--folder", type=Path, default=Path(), help="folder for results (default: working folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
-    describe = "only write this machine as YAML, which DITHC_MACHINE makes stand in for another machine"
+    describe = "only write this machine as YAML, which DITHC_MACHINE_FILE makes stand in for another machine"
     parser.add_argument("--describe", type=Path, metavar="FILE", help=describe)
     parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         from dithc.engine.scheduler import slurm_site
 
         return _print(check_profile(args.profile, slurm_site.probe_site()), args)
-    if "DITHC_LOG" not in os.environ:
+    if "DITHC_LOG_LEVEL" not in os.environ:
         setup_logging(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
     return _print(run_checks(args.folder), args)
 

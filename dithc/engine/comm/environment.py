@@ -9,11 +9,11 @@ from pathlib import Path
 
 # Set by `dithc launch`, so that a rank can distinguish a failed start from a single process.
 EXPECTED_RANKS_VARIABLE = "DITHC_EXPECTED_RANKS"
-NODE_VARIABLE = "DITHC_NODE"
+NODE_VARIABLE = "DITHC_NODE_NAME"
 # Rank 0 creates the first file once all ranks are connected; `dithc launch` thereby distinguishes a failed start from
 # failed work. A guard that outlives its rank writes the file with the second ending: a message, and the exit status if
 # the guard chose it.
-STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTED_FILE", ".lost"
+STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTUP_FILE", ".lost"
 SAID_SUFFIX = ".said-"  # ending, before a digest, of the marker of an error that a rank has logged
 HYDRA_PROXY = "hydra_pmi_proxy"  # started by MPICH's mpiexec on each node; it starts the ranks there
 
@@ -169,7 +169,7 @@ def announced_ranks(environment: Mapping[str, str]) -> int | None:
 
 
 def node_name() -> str:
-    """Return DITHC_NODE, else a name that is unique per node, also if containers share a host name.
+    """Return DITHC_NODE_NAME, else a name that is unique per node, also if containers share a host name.
 
     Ranks on nodes of the same name exchange through shared memory. Containers that share a kernel but not /dev/shm need
     different names.

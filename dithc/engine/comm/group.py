@@ -42,7 +42,7 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 AGREED_STATUSES = (None, 0, 75, 76)
 # An aborting launcher drops output that it has not forwarded yet, including the reason of the abort.
 SECONDS_TO_BE_HEARD = 2.0
-BACKEND_VARIABLE = "DITHC_BACKEND"
+BACKEND_VARIABLE = "DITHC_COMM_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
 _process = os.getpid()  # the only process that MPI serves
@@ -320,7 +320,7 @@ def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
 
 
 def _backend() -> str:
-    """Return the backend of torch.distributed: dithc-mpi unless DITHC_BACKEND selects another."""
+    """Return the backend of torch.distributed: dithc-mpi unless DITHC_COMM_BACKEND selects another."""
     backend = os.environ.get(BACKEND_VARIABLE) or BACKENDS[0]
     if backend not in BACKENDS:
         fix = f"correct or unset {BACKEND_VARIABLE}"

@@ -1,7 +1,7 @@
 /* Counter of a process's MPI calls and sent bytes: a profiling layer (MPI standard, chapter "Tool support").
  *
  * Preloaded (LD_PRELOAD), it precedes the MPI library: each function below counts and calls its PMPI_ twin. The two numbers,
- * uint64_t calls and uint64_t bytes, are stored in the file "<DITHC_MPI_COUNT>.<process>", which other processes can read.
+ * uint64_t calls and uint64_t bytes, are stored in the file "<DITHC_MPI_TRAFFIC_PREFIX>.<process>", which other processes can read.
  * The package's library does not contain this file: build it with the mpicc of the MPI in use (see traffic.py).
  * Functions that start, end or query MPI are not counted; functions that wait and test are.
  */
@@ -19,7 +19,7 @@ static uint64_t *counters = nowhere;
 
 static void open_counters(void)
 {
-    const char *prefix = getenv("DITHC_MPI_COUNT");
+    const char *prefix = getenv("DITHC_MPI_TRAFFIC_PREFIX");
     char path[4096];
     if (prefix == NULL || snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid()) >= (int)sizeof path)
         return;

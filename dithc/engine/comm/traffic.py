@@ -13,7 +13,7 @@ from typing import Any
 
 from dithc.core.logging import user_error
 
-COUNT_VARIABLE = "DITHC_MPI_COUNT"
+COUNT_VARIABLE = "DITHC_MPI_TRAFFIC_PREFIX"
 SOURCE = Path(__file__).with_name("mpi_count.c")
 # struct tcp_info of linux/tcp.h: the offset of the 64-bit tcpi_bytes_sent (Linux 4.19), and the state of a listener.
 INFO_BYTES, BYTES_SENT, LISTENING = 256, 200, 10
@@ -70,7 +70,7 @@ def sent() -> Traffic:
 def build_counter(folder: Path) -> Path:
     """Build the profiling layer with the mpicc next to this Python; UserError if that fails.
 
-    To use it, preload it and set DITHC_MPI_COUNT to a prefix of file names.
+    To use it, preload it and set DITHC_MPI_TRAFFIC_PREFIX to a prefix of file names.
     """
     compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
     line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]

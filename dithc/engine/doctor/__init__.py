@@ -8,7 +8,7 @@ by one-second jobs.
 
 Invariants: `run_checks` changes nothing and always returns. A failed check is a finding, not an exception. `bad` means
 that work will fail, be wrong or far too slow, and sets exit status 1; `warn` marks a defect with a fix. `bad` are: less
-than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE);
+than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE_FILE);
 two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library.
 
 Extending: a check is a function that returns findings, listed in `run_checks.CHECKS`. It reads the system through an

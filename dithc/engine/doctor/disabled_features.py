@@ -10,7 +10,7 @@ from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.doctor.machine import plan_of_dies
 from dithc.engine.hardware import Machine
 
-TUNING_VARIABLE = "DITHC_TUNING"
+TUNING_VARIABLE = "DITHC_TUNING_FOLDER"
 
 
 def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[CheckResult]:

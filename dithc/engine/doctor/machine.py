@@ -38,7 +38,7 @@ def core_plan(machine: Machine, _: Path) -> list[CheckResult]:
         limits = replace(machine.limits, allowed_cpus=every_cpu, cpu_quota=None)
         whole = plan_of_dies(replace(machine, limits=limits))
         text = f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}"
-        fix = "unset DITHC_MACHINE, except for tests"
+        fix = "unset DITHC_MACHINE_FILE, except for tests"
         findings.append(CheckResult("warn", "described machine", text, fix=fix, facts=asdict(whole)))
     return findings
 

@@ -39,7 +39,7 @@ def run_checks(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> li
         here = discover_machine()
     except UserError as error:  # the description is invalid; the checks inspect the machine itself
         here = discover_machine(described=False)
-        fix = "correct the file in DITHC_MACHINE, or unset it"
+        fix = "correct the file in DITHC_MACHINE_FILE, or unset it"
         findings.append(CheckResult("bad", "described machine", str(error), fix=fix))
     for check in checks:
         try:

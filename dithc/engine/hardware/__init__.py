@@ -9,7 +9,7 @@ these share a NUMA node (then it is the socket). Without dies in the kernel (Arm
 nearer to each other than to the rest of their socket.
 
 Invariants: `discover_machine` only reads sysfs and procfs below a root folder, so that a directory tree can emulate another
-machine, as can a description in DITHC_MACHINE (`description.read`). `core_plan` is a pure function of the machine. Only
+machine, as can a description in DITHC_MACHINE_FILE (`description.read`). `core_plan` is a pure function of the machine. Only
 `affinity.apply` has side effects, and it logs them. `affinity.verify` reads the result back from the kernel.
 
 Extending: a new fact is a field of `Machine`, read in `sysfs.py`, with a test tree and a key in `description.py`.

@@ -38,7 +38,9 @@ from dithc.engine.hardware.machine import (
 )
 from dithc.engine.hardware.memory_tiers import tiers_of
 
-HEAD = "# A machine, for DITHC_MACHINE and Python. Sizes in bytes, bandwidths in bytes per second, latencies in ns.\n"
+HEAD = (
+    "# A machine, for DITHC_MACHINE_FILE and Python. Sizes in bytes, bandwidths in bytes per second, latencies in ns.\n"
+)
 EMPTY = Machine(
     model_name="a described machine",
     architecture="unknown",
@@ -77,7 +79,7 @@ def stand_in(path: Path, here: Machine) -> Machine:
             f"{path} cannot replace this machine",
             got=f"CPUs {compact_cpus(tuple(cpu for core in described.cores for cpu in core.cpus))}",
             expected=f"at least one allowed CPU of this process: {compact_cpus(here.limits.allowed_cpus)}",
-            fix="unset DITHC_MACHINE, or correct `cores` of the description",
+            fix="unset DITHC_MACHINE_FILE, or correct `cores` of the description",
         )
     return described
 

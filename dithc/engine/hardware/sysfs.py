@@ -22,7 +22,7 @@ MIB = 1 << 20
 # The kernel's capacity of the fastest Arm cores of a machine.
 FULL_CAPACITY = 1024
 
-STAND_IN_VARIABLE = "DITHC_MACHINE"
+STAND_IN_VARIABLE = "DITHC_MACHINE_FILE"
 """Environment variable with a description file that replaces the present machine (`description.read`)."""
 
 
@@ -32,7 +32,7 @@ def discover_machine(root: str | Path = "/", *, described: bool = True) -> Machi
     Values that the kernel does not report (containers without sysfs, no NUMA) are omitted: a CPU without topology is a
     core on socket 0, die 0.
 
-    If `described`, the description in DITHC_MACHINE replaces this machine, with the limits of this process. It does not
+    If `described`, the description in DITHC_MACHINE_FILE replaces this machine, with the limits of this process. It does not
     replace a tree below another root.
 
     Raises:

@@ -32,7 +32,7 @@ from dithc.engine.native import contexts
 log = get_logger(__name__)
 
 FORMAT = 1
-FOLDER_VARIABLE = "DITHC_TUNING"
+FOLDER_VARIABLE = "DITHC_TUNING_FOLDER"
 """Environment variable with another folder for the files, or `off` for the kernels' own rule everywhere."""
 OFF = "off"
 LARGEST_NUMBER = 2**31 - 1  # C's int
@@ -164,7 +164,7 @@ def this_machine() -> TuningKey:
 
 
 def path_of(key: TuningKey) -> Path | None:
-    """Return the file of the tuning of `key`, or None if DITHC_TUNING turns tuning off or no cache is writable."""
+    """Return the file of the tuning of `key`, or None if DITHC_TUNING_FOLDER turns tuning off or no cache is writable."""
     wanted = os.environ.get(FOLDER_VARIABLE, "")
     if wanted == OFF:
         return None

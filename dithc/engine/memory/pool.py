@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 # Below this size, torch's allocator is as fast: glibc serves such blocks from its heap, whose pages stay mapped.
 SMALLEST_BYTES = 1 << 20
-POOL_VARIABLE = "DITHC_POOL"
+POOL_VARIABLE = "DITHC_OUTPUT_POOL"
 # Numbers of hc_dtype.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2}
 # Name of a capsule with an unconsumed DLPack tensor. The capsule stores the address, so the buffer is never freed.
@@ -208,7 +208,7 @@ _hot: list[Pool] = []
 def output_pool() -> Pool:
     """Return the pool of operator outputs: `set_output_pool`'s, else an unlimited pool.
 
-    DITHC_POOL=off selects torch's own allocator, for comparison; other values are a UserError.
+    DITHC_OUTPUT_POOL=off selects torch's own allocator, for comparison; other values are a UserError.
     """
     if not _hot:
         _hot.append(_first_pool(os.environ.get(POOL_VARIABLE, "on")))

@@ -29,7 +29,7 @@ from dithc.engine.scheduler.status_query import job_of
 from dithc.engine.scheduler.subprocesses import ran
 
 AGAIN = 75  # exit status of a command that saved a checkpoint and requests a rerun (EX_TEMPFAIL of sysexits.h)
-DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_SYSTEM"
+DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_BATCH_SYSTEM"
 CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # prefixes of variables that systems may not pass to jobs
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 LOST_SECONDS = 120.0  # a job unknown to its system for this time is lost
@@ -42,7 +42,7 @@ cd {folder} || exit 1
 [ ! -e {log} ] || cat {log} >> {earlier}
 exec > {log} 2>&1
 rm -f {status} {again}
-export DITHC_AGAIN_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
+export DITHC_REQUEUE_FILE={again} DITHC_DEADLINE=$(( $(date +%s) + {seconds} ))
 {carried}
 echo "=== $(date '+%F %T') on $(hostname)"
 trap : TERM INT USR1 USR2
@@ -57,7 +57,7 @@ exit $code
 def submit(words: Sequence[str], *, folder: Path) -> str:
     """Submit the engine's job script and return the job's number.
 
-    `words` are the name of the system (default: DITHC_SYSTEM), options of its submit command, and the script.
+    `words` are the name of the system (default: DITHC_BATCH_SYSTEM), options of its submit command, and the script.
 
     Raises:
         UserError: the system is unknown, the script requests no memory or time, or the system rejects it.

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-VARIABLE, AGAIN_FILE = "DITHC_DEADLINE", "DITHC_AGAIN_FILE"
+VARIABLE, AGAIN_FILE = "DITHC_DEADLINE", "DITHC_REQUEUE_FILE"
 
 
 def seconds_left() -> float | None:

@@ -42,7 +42,7 @@ class CellJob:
     @property
     def command(self) -> str:
         shown = f"{self.name}.json"
-        prefix = f"DITHC_TUNING=tuning/{self.tuning} " if self.tuning else ""
+        prefix = f"DITHC_TUNING_FOLDER=tuning/{self.tuning} " if self.tuning else ""
         return prefix + " ".join(("dithc", *(shown if word == OUT else word for word in self.words)))
 
     @property

@@ -95,7 +95,7 @@ def with_kernels(tmp_path, monkeypatch):
     """Return a folder for tunings; skip without the C kernels."""
     if why := obstacle("c"):
         pytest.skip(f"back end c: {why}")
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(search, "SECONDS_PER_TIME", 1e-5)
     monkeypatch.setattr(search, "DEPTHS", (16,))
     monkeypatch.setattr(search, "HEIGHTS", (16,))
@@ -134,8 +134,8 @@ def test_settings_that_cannot_be_are_refused(settings, message, with_kernels):
 
 
 def test_tuning_while_it_is_turned_off_is_refused(with_kernels, monkeypatch):
-    monkeypatch.setenv("DITHC_TUNING", "off")
-    with pytest.raises(UserError, match="DITHC_TUNING"):
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
+    with pytest.raises(UserError, match="DITHC_TUNING_FOLDER"):
         tune(TuneSettings(model="DiT-S/2", overrides=TINY))
 
 

@@ -108,11 +108,11 @@ def test_a_difference_names_each_leaf_that_changed(before: dict[str, Any], after
                 assert (f"{name}.{key}: " in found) == (value != other.get(name, {}).get(key))
 
 
-VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_POOL", "HCOPS_ANY", "MALLOC_ARENA_MAX")
+VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_OUTPUT_POOL", "HCOPS_ANY", "MALLOC_ARENA_MAX")
 
 
 def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     before = as_json(environment.environment())
     assert difference(before, as_json(environment.environment())) == ""
     machine, packages = discover_machine(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}

@@ -91,7 +91,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
     words = ["--batch=2", "--compare=one-cluster", "--warmup=1", "--repeats=2", "--threads=2", f"--json={path}"]
     done = subprocess.run(
         [sys.executable, "-m", "dithc", "bench", "step", *WORDS, *words],
-        env=os.environ | {"DITHC_MACHINE": str(machine)},
+        env=os.environ | {"DITHC_MACHINE_FILE": str(machine)},
         capture_output=True,
         text=True,
         check=True,

@@ -36,15 +36,15 @@ def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() 
     told = [dict(zip(one.words[::2], one.words[1::2], strict=True)) | dict(one.environment) for one in found]
     assert told[0] == {
         "--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking",
-        "DITHC_POOL": "off", "DITHC_TUNING": "off",
+        "DITHC_OUTPUT_POOL": "off", "DITHC_TUNING_FOLDER": "off",
     }  # fmt: skip
     changes = [{key for key in now if now[key] != before[key]} for before, now in pairwise(told)]
     assert changes == [
         {"--operators"},
         {"--gradients", "--collectives"},
         {"--operators"},
-        {"--automem", "DITHC_POOL"},
-        {"DITHC_TUNING"},
+        {"--automem", "DITHC_OUTPUT_POOL"},
+        {"DITHC_TUNING_FOLDER"},
     ]
 
 
@@ -52,7 +52,7 @@ def test_one_rank_exchanges_nothing_and_stages_can_be_chosen() -> None:
     assert "mpi" not in [one.name for one in contenders_of(StepwiseSettings(), machine(2))]
     chosen = contenders_of(StepwiseSettings(stages=("gemm", "tuned")), machine(2))
     assert [one.name for one in chosen] == ["gemm", "tuned"]
-    assert dict(chosen[0].environment)["DITHC_POOL"] == "off", "settings of an omitted stage are missing"
+    assert dict(chosen[0].environment)["DITHC_OUTPUT_POOL"] == "off", "settings of an omitted stage are missing"
 
 
 def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the_one_before() -> None:
@@ -108,7 +108,7 @@ def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
 @needs_kernels
 @pytest.mark.slow
 def test_stages_train_the_same_weights_with_other_operators_each(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path / "none"))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path / "none"))
     path = tmp_path / "stepwise.json"
     chosen = ["--stages", "baseline,gemm,operators,automem,tuned", "--rounds", "1", "--steps", "1"]
     assert main(["bench", "stepwise", *TINY, *chosen, "--json", str(path)]) == 0

@@ -64,7 +64,7 @@ def test_several_ranks_share_the_state_where_their_strategy_can():
 
 def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
     found, _ = contenders_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
-    over_mpi, over_gloo = (one.environment.get("DITHC_BACKEND") for one in found)
+    over_mpi, over_gloo = (one.environment.get("DITHC_COMM_BACKEND") for one in found)
     assert (over_mpi, over_gloo) == ("dithc-mpi", "gloo")
     assert replace(found[0], name="", environment={}) == replace(found[1], name="", environment={})
 

@@ -185,7 +185,7 @@ def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch,
 
 def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):
     lx2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
-    monkeypatch.setenv("DITHC_MACHINE", str(lx2))
+    monkeypatch.setenv("DITHC_MACHINE_FILE", str(lx2))
     findings = run_checks(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
     described = next(finding for finding in findings if finding.topic == "described machine")
     assert described.level == "warn"
@@ -195,7 +195,7 @@ def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypat
 
 
 def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
-    monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
+    monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
     first, second = run_checks(HERE, checks=[machine_checks.processor])[:2]
     assert (first.level, first.topic) == ("bad", "described machine")
     assert "/nowhere.yaml" in first.text
@@ -283,9 +283,9 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
     )
     monkeypatch.setattr(shutil, "which", lambda _: None)
     small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
-    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING": "off"})
+    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING_FOLDER": "off"})
     assert finding.level == "ok"
-    assert finding.facts["tuned products"] == "DITHC_TUNING=off"
+    assert finding.facts["tuned products"] == "DITHC_TUNING_FOLDER=off"
     assert "0.5 CPU(s) of time" in finding.facts["binding of ranks to cores"]
     assert {"transparent huge pages", "reserved huge pages", "torch.compile", "several ranks on this machine"} <= set(
         finding.facts

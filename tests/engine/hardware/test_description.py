@@ -105,7 +105,7 @@ def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_proces
     cpus = here.limits.allowed_cpus
     path = tmp_path / "apart.yaml"
     path.write_text("clusters:\n" + "".join(f"- {{cores: {cpu}}}\n" for cpu in (*cpus, max(cpus) + 1)))
-    monkeypatch.setenv("DITHC_MACHINE", str(path))
+    monkeypatch.setenv("DITHC_MACHINE_FILE", str(path))
     machine = discover_machine()
     assert len(machine.clusters) == len(cpus) + 1
     assert len(machine.visible_cores) == len(cpus)
@@ -121,7 +121,7 @@ def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_proces
 def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkeypatch):
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("this process may not use CPUs 0 and 1")
-    monkeypatch.setenv("DITHC_MACHINE", str(PROFILES / "two-clusters.yaml"))
+    monkeypatch.setenv("DITHC_MACHINE_FILE", str(PROFILES / "two-clusters.yaml"))
     machine = discover_machine()
     assert (machine.num_dies, [cluster.cores for cluster in machine.clusters]) == (1, [(0,), (1,)])
     assert plan_cores(machine, ranks_per_node=1).ranks[0].clusters[:2] == ((0,), (1,))
@@ -129,7 +129,7 @@ def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkey
 
 
 def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_description(monkeypatch, tree):
-    monkeypatch.setenv("DITHC_MACHINE", "/nowhere.yaml")
+    monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
     machines.container(tree)
     assert len(discover_machine(tree.root).cores) == 2
     assert discover_machine(described=False).described_by == ""
@@ -140,7 +140,7 @@ def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_descrip
 def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text("clusters: [{cores: 100000-100001}]")
-    monkeypatch.setenv("DITHC_MACHINE", str(path))
+    monkeypatch.setenv("DITHC_MACHINE_FILE", str(path))
     with pytest.raises(UserError, match="cannot replace"):
         discover_machine()
 

@@ -40,7 +40,7 @@ def two_threads():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Provide an empty folder for tunings and a fixed key for this machine."""
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(
         tuning, "this_machine", lambda: dataclasses.replace(KEY, threads=tuning.torch.get_num_threads())
     )
@@ -147,13 +147,13 @@ def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
 def test_off_turns_a_tuning_off(folder, monkeypatch):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
-    monkeypatch.setenv("DITHC_TUNING", "off")
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
     assert tuning.path_of(key) is None
     assert tuning.choice(*QKV) is None
 
 
 def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.delenv("DITHC_TUNING", raising=False)
+    monkeypatch.delenv("DITHC_TUNING_FOLDER", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tuning.path_of(KEY) == tmp_path / "dithc" / "tuning" / KEY.file_name
     monkeypatch.delenv("XDG_CACHE_HOME")

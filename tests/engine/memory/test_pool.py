@@ -331,7 +331,7 @@ def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
 
 @pytest.mark.parametrize(("setting", "expected"), [("off", False), ("on", True)])
 def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
-    monkeypatch.setenv("DITHC_POOL", setting)
+    monkeypatch.setenv("DITHC_OUTPUT_POOL", setting)
     monkeypatch.setattr(module, "_hot", [])
     tensor = module.output_pool().empty((MEBI,), torch.float32)
     assert module.output_pool().holds(tensor.data_ptr()) == expected
@@ -340,7 +340,7 @@ def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, s
 
 
 def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
-    monkeypatch.setenv("DITHC_POOL", "maybe")
+    monkeypatch.setenv("DITHC_OUTPUT_POOL", "maybe")
     monkeypatch.setattr(module, "_hot", [])
     with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):
         module.output_pool()

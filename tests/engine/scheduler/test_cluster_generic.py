@@ -101,7 +101,7 @@ def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -
 
 
 def test_cancelled_job_is_not_repeated_though_it_stopped_well(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "touch $DITHC_AGAIN_FILE; exit 1")
+    number = hand_in(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
     cancel([number], folder=tmp_path)
     assert status(number, folder=tmp_path) == "failed"
     deadline = time.monotonic() + 10
@@ -123,12 +123,12 @@ def test_only_a_job_without_progress_is_given_up(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: str, last: str
 ) -> None:
     monkeypatch.setattr(cluster_generic, "MAX_FRUITLESS", 3)
-    number = hand_in(tmp_path, f"{reached} $DITHC_AGAIN_FILE; exit 1")
+    number = hand_in(tmp_path, f"{reached} $DITHC_REQUEUE_FILE; exit 1")
     assert [status(number, folder=tmp_path) for _ in range(4)] == ["running"] * 3 + [last]
 
 
 def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 2 ] || { touch $DITHC_AGAIN_FILE; exit 1; }')
+    number = hand_in(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 2 ] || { touch $DITHC_REQUEUE_FILE; exit 1; }')
     (pbs / "full").touch()
     assert [status(number, folder=tmp_path) for _ in range(3)] == ["running"] * 3
     assert (pbs / "last").read_text() == "1\n"
@@ -184,16 +184,16 @@ def test_verdict(left: int | None, again: bool, state: str, code: int | None, wo
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DITHC_AGAIN_FILE", raising=False)
+    monkeypatch.delenv("DITHC_REQUEUE_FILE", raising=False)
     assert not deadline.mark_again()
-    monkeypatch.setenv("DITHC_AGAIN_FILE", str(tmp_path / "again"))
+    monkeypatch.setenv("DITHC_REQUEUE_FILE", str(tmp_path / "again"))
     assert deadline.mark_again("step 40")
     assert deadline.mark_again()
     assert (tmp_path / "again").read_text() == "step 40"
 
 
 def test_refusals_say_what_to_do(pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DITHC_SYSTEM", raising=False)
+    monkeypatch.delenv("DITHC_BATCH_SYSTEM", raising=False)
     with pytest.raises(UserError, match="slurm, pbs, lsf, fujitsu"):
         submit(["/nowhere"], folder=tmp_path)
     with pytest.raises(UserError, match="no mem_mb and no runtime"):
@@ -220,7 +220,7 @@ def test_job_that_will_run_again_is_queued_for_its_driver_and_ended_for_another(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DITHC_DRIVER_NAME", "first")
-    hand_in(tmp_path, "touch $DITHC_AGAIN_FILE; exit 1")
+    hand_in(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
     queue = get_queue("generic")
     (job,) = queue.jobs(tmp_path)
     assert (job.name, job.state, job.active) == ("first", "REQUEUED", True)

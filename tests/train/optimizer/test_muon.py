@@ -248,7 +248,7 @@ class TestOnSeveralRanks:
             (2, ("muon_sharded", "muon_alone", "muon_owned", "muon_resumed"), {}),
             (4, ("muon_alone", "muon_owned"), {}),
             (3, ("muon_owned", "muon_sharded"), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
-            (2, ("muon_owned",), {"DITHC_BACKEND": "gloo"}),
+            (2, ("muon_owned",), {"DITHC_COMM_BACKEND": "gloo"}),
         ],
     )
     def test_matrices_have_owners_and_nothing_else_changes(self, ranks, scenes, environment):

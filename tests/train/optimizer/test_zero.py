@@ -58,7 +58,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_a_wire_that_there_is_not_is_refused(self):
-        environment = {"DITHC_TEST_COMM": '{"param_gather_dtype": "bf16"}', "DITHC_BACKEND": "gloo"}
+        environment = {"DITHC_TEST_COMM": '{"param_gather_dtype": "bf16"}', "DITHC_COMM_BACKEND": "gloo"}
         done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
         assert done.returncode == 2, done.stderr
         assert "expected: dithc-mpi" in done.stderr

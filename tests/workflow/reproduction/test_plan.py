@@ -32,7 +32,7 @@ def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str,
         assert len(names) == len(set(names))
         assert bool(names) == (target not in ("table1", "fig8"))
     assert all(job.seconds > 0 for job in jobs)
-    assert all(job.command.startswith(("dithc ", "DITHC_TUNING=")) for job in jobs)
+    assert all(job.command.startswith(("dithc ", "DITHC_TUNING_FOLDER=")) for job in jobs)
     for job in jobs:
         assert set(job.after) <= {other.name for other in own(jobs, job.target)}
 

@@ -128,7 +128,7 @@ def _is_rounded(group: Any) -> bool:
             "weights on the wire: bf16",
             got=f"backend {dist.get_backend(group)}",
             expected="dithc-mpi, which rounds them on their way",
-            fix="leave DITHC_BACKEND unset, or set `param_gather_dtype: fp32`",
+            fix="leave DITHC_COMM_BACKEND unset, or set `param_gather_dtype: fp32`",
         )
     collectives.gather_wire = torch.bfloat16
     return True

@@ -75,7 +75,7 @@ class AutotuneCache:
         return self._of_threads().get(words)
 
     def add(self, words: str, ratio: AutotuneResult) -> None:
-        """Store a ratio in the process and, unless DITHC_TUNING disables it, in the file."""
+        """Store a ratio in the process and, unless DITHC_TUNING_FOLDER disables it, in the file."""
         ratios = self._of_threads()
         ratios[words] = ratio
         path = _path()

@@ -211,7 +211,7 @@ def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkey
     monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
     monkeypatch.setattr(supervisor, "STARTS", 2)
     code = (
-        "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTED_FILE'] + '.lost')\n"
+        "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTUP_FILE'] + '.lost')\n"
         f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
         "time.sleep(120)"
     )

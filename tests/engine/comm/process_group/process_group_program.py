@@ -14,7 +14,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 if "DITHC_TEST_NODES" in os.environ:  # emulates ranks on several nodes
-    os.environ["DITHC_NODE"] = f"node{MPI.COMM_WORLD.rank * int(os.environ['DITHC_TEST_NODES']) // MPI.COMM_WORLD.size}"
+    os.environ["DITHC_NODE_NAME"] = (
+        f"node{MPI.COMM_WORLD.rank * int(os.environ['DITHC_TEST_NODES']) // MPI.COMM_WORLD.size}"
+    )
 
 from torch import Tensor, nn
 from torch.distributed import checkpoint

@@ -106,7 +106,7 @@ def test_unpatch_leaves_nothing_behind(name):
 @pytest.mark.slow
 def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     """The measured ratio decides. It is measured once per process and once per machine."""
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     measured = []
 
@@ -146,7 +146,7 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
 
 def test_measuring_changes_no_number(monkeypatch):
     """A real measurement with every ratio above 1 changes neither random numbers nor gradients."""
-    monkeypatch.setenv("DITHC_TUNING", "off")
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
     monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     real = autotune.measure
     monkeypatch.setattr(dispatch_mode, "measure", lambda *given: real(*given)._replace(is_faster=False))

@@ -68,7 +68,7 @@ def test_a_back_end_that_is_chosen_later_counts():
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("DITHC_TUNING", str(tmp_path / "file" / "below"))
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path / "file" / "below"))
     model = nn.Linear(WIDTH, WIDTH + 1)
     hcops.patch(model)
     assert model(torch.randn(6, WIDTH)).shape == (6, WIDTH + 1)

@@ -114,7 +114,7 @@ def test_a_trace_has_no_operator_of_dithc():
     "context", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)]
 )
 def test_measurements_in_contexts_leave_results_and_later_gradients_intact(context, monkeypatch):
-    monkeypatch.setenv("DITHC_TUNING", "off")
+    monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
     monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
     block, x = Block(), torch.randn(2, 3, WIDTH)
     with context():

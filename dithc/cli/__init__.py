@@ -41,7 +41,7 @@ GROUPS = {
     "data": {
         "synthesize": "generate small inputs with realistic structure",
         "fetch": "download scenes of a catalog into a folder",
-        "stage": "read scenes into one grid",
+        "ingest": "read scenes into one grid",
         "tiles": "cut scenes into tiles",
         "codec": "train an autoencoder on tiles",
         "latents": "encode tiles",
@@ -73,7 +73,7 @@ GROUPS = {
 VERBS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
 STAGES = {
-    *("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
+    *("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
     *("bench", "report"),
 }
 """Commands for which the configuration can request memory."""

@@ -199,7 +199,7 @@ class Sentinel2StacSource(_Sentinel2Bands):
     kind: Literal["sentinel2-stac"]
     """Selects this reader."""
     search: SearchConfig | None = None
-    """Selection of scenes that `dithc fetch` downloads into `path`. Staging uses these scenes only, without a
+    """Selection of scenes that `dithc fetch` downloads into `path`. Ingestion uses these scenes only, without a
     network."""
     checksum: Literal["verify", "skip"] = "verify"
     """Compare every file with its size and checksum in the item and in lock.json. `skip` trusts the disk."""
@@ -418,7 +418,7 @@ class DatasetConfig(Settings):
     dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
     finished runs of this dataset are trained again."""
     max_rejected_fraction: Fraction = 0.5
-    """Largest share of unusable scene files. Staging fails beyond it, or if a file contradicts a declared offset."""
+    """Largest share of unusable scene files. Ingestion fails beyond it, or if a file contradicts a declared offset."""
 
     def _check_consistency(self) -> None:
         if self.split.cell_size_m is not None and self.source.kind == "image-folder":

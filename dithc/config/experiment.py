@@ -14,7 +14,7 @@ from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine
 Stage = Literal[
     "default",
     "synthesize",
-    "stage",
+    "ingest",
     "tiles",
     "codec",
     "latents",

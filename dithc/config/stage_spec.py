@@ -59,7 +59,7 @@ def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return {"kind": source.kind, "seed": experiment.seed, **gsd, **source.synthetic.model_dump(mode="json")}
 
 
-def _stage(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
+def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     source = experiment.datasets[name].source
     if isinstance(source, datasets.PluginSource):
         return {"source": _brought(source)}
@@ -122,7 +122,7 @@ def _fid(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 SPECS: dict[str, Callable[[ExperimentConfig, str], dict[str, Any]]] = {
     "synthesize": _synthesize,
-    "stage": _stage,
+    "ingest": _ingest,
     "tiles": _tiles,
     "codec": _codec,
     "latents": _latents,

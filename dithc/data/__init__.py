@@ -1,4 +1,4 @@
-"""Data preparation: scenes are staged, cut into tiles, and read back for training.
+"""Data preparation: scenes are ingested, cut into tiles, and read back for training.
 
 Contents: `ingest_scenes` reads every file of a source onto one grid, with one reader per `kind` in `readers/`.
 `cut_tiles` cuts scenes, assigns splits by place and measures statistics. `Tiles` reads the tiles back, and `BandScaling`

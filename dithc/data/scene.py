@@ -75,7 +75,7 @@ class PixelBuffer:
 
 
 class SceneRejectedError(Exception):
-    """Rejection of a file by a reader; staging records it and continues."""
+    """Rejection of a file by a reader; ingestion records it and continues."""
 
     def __init__(self, reason: Reason, what: str, *, got: object, expected: object, fix: str) -> None:
         super().__init__(f"{reason}: {what}; got {got}; expected {expected}; fix: {fix}")

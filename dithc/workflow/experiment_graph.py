@@ -164,7 +164,7 @@ class ExperimentGraph:
         return self.experiment.runs[self.experiment.evaluations[evaluation].run].dataset
 
     def scene_input(self, dataset: str) -> list[str]:
-        """Return inputs of staging: the generator, or none for user files."""
+        """Return inputs of ingestion: the generator, or none for user files."""
         synthetic = self.experiment.datasets[dataset].source.synthetic is not None
         return [self.path("inputs", dataset)] if synthetic else []
 
@@ -184,12 +184,12 @@ class ExperimentGraph:
         Fingerprints replace paths of user files, so new files count and locations do not.
         """
         spec = stage_spec(self.experiment, stage, name, of_rule=True)
-        return json.dumps(self._with_files(spec, named=stage == "stage"), sort_keys=True)
+        return json.dumps(self._with_files(spec, named=stage == "ingest"), sort_keys=True)
 
     def has_other_files(self, stage: str, name: str) -> bool:
         """Return whether a stage's user files have changed since the last run, as far as known."""
         spec = stage_spec(self.experiment, stage, name, of_rule=True)
-        return any(not self.files.is_as_before(path, named=stage == "stage") for path in _paths_in(spec))
+        return any(not self.files.is_as_before(path, named=stage == "ingest") for path in _paths_in(spec))
 
     def _with_files(self, value: Any, *, named: bool) -> Any:
         if not isinstance(value, dict):

@@ -43,7 +43,7 @@ def fingerprint(path: Path, *, named: bool) -> str | None:
 class FileFingerprints:
     """Fingerprints of the user's files, computed once and stored in the JSON file `path`.
 
-    Missing files keep their fingerprint, so staged scenes may move to an archive without being staged again.
+    Missing files keep their fingerprint, so ingested scenes may move to an archive without being ingested again.
     """
 
     def __init__(self, path: Path) -> None:

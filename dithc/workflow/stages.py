@@ -66,7 +66,7 @@ def _datasets(matrix: ExperimentGraph) -> Iterator[Stage]:
     for name in matrix.experiment.datasets:
         made, scenes, tiles = matrix.scene_input(name), matrix.path("scenes", name), matrix.path("tiles", name)
         steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
-        steps += [("stage", scenes, made), ("tiles", tiles, [scenes])]
+        steps += [("ingest", scenes, made), ("tiles", tiles, [scenes])]
         steps += [("latents", matrix.path("latents", name), [tiles, *matrix.codec_of(name)])]
         for rule, output, needs in steps:
             yield _stage("data set", name, rule, output, matrix.log(f"{rule}/{name}"), needs)

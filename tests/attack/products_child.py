@@ -1,4 +1,4 @@
-"""Child process that runs `dithc stage` on hostile inputs within resource limits and prints a JSON line per result."""
+"""Child process that runs `dithc ingest` on hostile inputs within resource limits and prints a JSON line per result."""
 
 import contextlib
 import ctypes
@@ -23,7 +23,7 @@ def outcome(config: str, out: Path) -> dict[str, Any]:
     scenes: dict[str, Any] = {}
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):
         try:
-            status = main(["stage", "--config", config, "--dataset", "set", "--out", str(out / "manifest.json")])
+            status = main(["ingest", "--config", config, "--dataset", "set", "--out", str(out / "manifest.json")])
             if status == 0:
                 scenes = staged(out)
         except BaseException:

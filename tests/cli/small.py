@@ -29,7 +29,7 @@ class Small:
         tiles = ("--tiles", self.manifest("tiles"))
         self.words = {
             "synthesize": self.line("synthesize", *DATASET, out="inputs"),
-            "stage": self.line("stage", *DATASET, "--inputs", self.manifest("inputs"), out="scenes"),
+            "ingest": self.line("ingest", *DATASET, "--inputs", self.manifest("inputs"), out="scenes"),
             "tiles": self.line("tiles", *DATASET, "--scenes", self.manifest("scenes"), out="tiles"),
             "extractor": self.line("extractor", "--extractor", "own", *tiles, out="extractor"),
         }

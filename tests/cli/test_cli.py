@@ -88,7 +88,7 @@ class Slow:
 def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch, tmp_path, capsys):
     slow = Slow()
     monkeypatch.setattr("dithc.cli.import_module", lambda _: slow)
-    words = ["stage", "--out", str(tmp_path / "scenes" / "manifest.json")]
+    words = ["ingest", "--out", str(tmp_path / "scenes" / "manifest.json")]
     with ThreadPoolExecutor(1) as others:
         first = others.submit(main, words)
         assert slow.begun.wait(600)
@@ -102,7 +102,7 @@ def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["synthesize", "stage", "tiles", "codec", "latents", "extractor", "export"])
+@pytest.mark.parametrize("verb", ["synthesize", "ingest", "tiles", "codec", "latents", "extractor", "export"])
 def test_verb_that_writes_a_folder_says_which(verb):
     module = import_module(command_module(verb))
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), ro_crate=None)

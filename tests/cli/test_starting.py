@@ -192,7 +192,7 @@ def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeyp
 
 def test_missing_temporary_folder_names_the_variable() -> None:
     error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
-    assert "set TMPDIR" in str(cli._unwritable("stage", error))
+    assert "set TMPDIR" in str(cli._unwritable("ingest", error))
 
 
 def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class Bench(Small):
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Return the experiment after all commands."""
     bench = Bench(tmp_path_factory.mktemp("bench"))
-    bench.run("synthesize", "stage", "tiles", "extractor", "features")
+    bench.run("synthesize", "ingest", "tiles", "extractor", "features")
     bench.sample()
     bench.run("features of samples", "fid", "report")
     return bench
@@ -79,7 +79,7 @@ def four_lines(said: str) -> bool:
     return all(word in said for word in ("got:", "expected:", "fix:")) and "Traceback" not in said
 
 
-SEEDS = {"synthesize": 1, "stage": 0, "tiles": 1, "extractor": 1, "features": 0, "fid": 0, "report": 0}
+SEEDS = {"synthesize": 1, "ingest": 0, "tiles": 1, "extractor": 1, "features": 0, "fid": 0, "report": 0}
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])

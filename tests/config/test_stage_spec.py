@@ -68,7 +68,7 @@ def test_views_are_in_the_digest_of_latents_alone() -> None:
     assert stage_spec(experiment(views=8), "latents", "toy") != stage_spec(experiment(), "latents", "toy")
     assert all(
         stage_spec(experiment(views=8), one, "toy") == stage_spec(experiment(), one, "toy")
-        for one in ("tiles", "stage")
+        for one in ("tiles", "ingest")
     )
 
 
@@ -180,7 +180,7 @@ def test_resize_and_defects_change_the_digest_of_an_extractor() -> None:
 
 def stage_of(
     *,
-    stage: str = "stage",
+    stage: str = "ingest",
     split: dict[str, Any] | None = None,
     shown: Sequence[str] = ("B04", "B03", "B02"),
     **source: Any,

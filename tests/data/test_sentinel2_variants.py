@@ -1,4 +1,4 @@
-"""Staging of all generated Sentinel-2 variants: level, baseline, satellite, and format before December 2016."""
+"""Ingestion of all generated Sentinel-2 variants: level, baseline, satellite, and format before December 2016."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_every_variant_is_staged_with_what_it_says_of_itself(
     shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     path = config(source={"kind": "sentinel2", "path": str(folder)}, rendering=shown, max_rejected_fraction=0.0)
     out = tmp_path / "out"
-    assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]) == 0
+    assert main(["ingest", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]) == 0
     rows = read_rows(out / "scenes.parquet")
     assert len(rows) == (2 if kind.long_names else 1)
     for row in rows:

@@ -173,7 +173,7 @@ class Tree:
         self, stage: str, name: str, *, inputs: Sequence[Path] = (), file: str = "manifest.json", **known: Any
     ) -> Path:
         """Write the manifest of a stage and record its path."""
-        spec_stage = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "runs": "train"}.get(stage, stage)
+        spec_stage = {"inputs": "synthesize", "scenes": "ingest", "codecs": "codec", "runs": "train"}.get(stage, stage)
         spec_stage = {"samples": "sample", "extractors": "extractor"}.get(spec_stage, spec_stage)
         spec_name = "own" if stage == "features" else name
         path = self.folder(stage, name) / file

@@ -81,7 +81,7 @@ def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))
     words = ["--config", str(config), "--dataset", "set"]
-    assert main(["stage", *words, "--out", str(tmp_path / "scenes" / "set" / "manifest.json")]) == 0
+    assert main(["ingest", *words, "--out", str(tmp_path / "scenes" / "set" / "manifest.json")]) == 0
     scenes, tiles = tmp_path / "scenes" / "set", tmp_path / "tiles" / "set"
     assert (
         main(["tiles", *words, "--scenes", str(scenes / "manifest.json"), "--out", str(tiles / "manifest.json")]) == 0

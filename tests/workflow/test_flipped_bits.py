@@ -121,7 +121,7 @@ def attack(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Attack:
         if words[1] != "synthesize":
             commands.append(words[1:])
     assert {words[0] for words in commands} >= {
-        "stage",
+        "ingest",
         "tiles",
         "codec",
         "latents",

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alternates("whole workflows", "run a
 SMALL = Path(__file__).parent / "small.yaml"
 JUDGED = ["sample after", "features_generated after", "fid after", "report"]
 SECOND = [
-    "stage second",
+    "ingest second",
     "tiles second",
     "latents second",
     "finetune after 0000004",
@@ -88,7 +88,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [
             *SECOND,
             *JUDGED,
-            "stage first",
+            "ingest first",
             "tiles first",
             "latents first",
             "pretrain before 0000004",
@@ -212,7 +212,7 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
 @pytest.mark.parametrize(
     ("product", "again"),
     [
-        ("scenes/second", "stage second"),
+        ("scenes/second", "ingest second"),
         ("tiles/second", "tiles second"),
         ("latents/second", "latents second"),
         ("runs/before/step_0000004.json", "pretrain before 0000004"),

@@ -9,7 +9,7 @@ from dithc.core.logging import user_error
 SUMMARY = (
     "Searches a STAC catalog for the scenes of a dataset (`source.search`), or reads given items (--items). Downloads "
     "items and files into `source.path` and writes a lock file there. A rerun continues and skips existing files. "
-    "Requires network access, unlike staging. DITHC_STAC_TOKEN holds the token, DITHC_STAC_TOKEN_HOSTS the file "
+    "Requires network access, unlike ingestion. DITHC_STAC_TOKEN holds the token, DITHC_STAC_TOKEN_HOSTS the file "
     "hosts that also receive it."
 )
 EXAMPLE = "dithc fetch --config config/experiments/my.yaml --dataset sentinel2"

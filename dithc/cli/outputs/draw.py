@@ -57,7 +57,7 @@ def draw(path: Path, target: Path) -> None:
 def _tiles(path: Path) -> bytes:
     """Draw a dataset given its manifest. Without its scenes, omit rejected tiles and masks."""
     manifest = Manifest.read(path, stage="tiles")
-    scenes = find_input(path, manifest, stage="stage")
+    scenes = find_input(path, manifest, stage="ingest")
     if scenes is None:
         log.warning(f"the scenes of {path} are missing: omitting rejected tiles and masks")
     return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)

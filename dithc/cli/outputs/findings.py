@@ -170,7 +170,7 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
 def _fault(path: Path, what: str, document: Path) -> Problem:
     """Build the fault of a document, or of a file that a document lists."""
     if path.name in RECORDS:
-        return Problem(str(path), what, "staging rereads the scenes of its altered lines", "lines")
+        return Problem(str(path), what, "ingestion rereads the scenes of its altered lines", "lines")
     if path.name.endswith(outputs.MARKER_FILE):
         fix = "without it, dithc replaces only files listed in a manifest: move other files elsewhere"
         return Problem(str(path), what, fix, "file")

@@ -215,7 +215,7 @@ class FidSummary(_Compared, total=False):
 
 STAGES: dict[str, type] = {
     "synthesize": SynthesizeSummary,
-    "stage": IngestSummary,
+    "ingest": IngestSummary,
     "tiles": TilesSummary,
     "codec": CodecSummary,
     "latents": LatentsSummary,

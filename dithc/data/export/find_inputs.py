@@ -28,7 +28,7 @@ def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None 
     if found is None:
         recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
         raise user_error(
-            f"the {'scenes' if stage == 'stage' else stage} of {path} were not found",
+            f"the {'scenes' if stage == 'ingest' else stage} of {path} were not found",
             got="no manifest of this stage and digest",
             expected=f"one of its inputs at the recorded path or in the same folder of results: {recorded}",
             fix="start in the working folder of the stages, copy all results, or rerun the earlier stage",

@@ -104,7 +104,7 @@ class RealTiles:
     def __init__(self, path: Path) -> None:
         self.manifest = Manifest.read(path, stage="tiles")
         self._tiles = Tiles(path.parent)
-        self._scenes = products.Scenes(needed_input(path, self.manifest, stage="stage")[0].parent)
+        self._scenes = products.Scenes(needed_input(path, self.manifest, stage="ingest")[0].parent)
         self.bands, self.labels = products.Bands.of(self._tiles.info), self._tiles.labels
         size = self._tiles.info["size"]
         self.image_shape = (len(self.bands.names), size, size)

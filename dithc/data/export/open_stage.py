@@ -136,7 +136,7 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
 
     columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
     coordinates = along({name: columns[name] for name in ("tile_id", "split", "label")})
-    found = find_input(path, manifest, stage="stage")
+    found = find_input(path, manifest, stage="ingest")
     if found is None:
         log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
     else:
@@ -215,7 +215,7 @@ def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
 
 
 STAGES: dict[str, Opener] = {
-    "stage": _scenes,
+    "ingest": _scenes,
     "tiles": _tiles,
     "sample": _samples,
     "features": _features,

@@ -136,7 +136,7 @@ class StacReader(Painter):
         if asset.is_remote:
             raise SceneRejectedError(
                 Reason.INCOMPLETE,
-                f"the file of {asset.band} is on a server, and staging does not access the network",
+                f"the file of {asset.band} is on a server, and ingestion does not access the network",
                 got=f"an address of {asset.href.partition('://')[2].partition('/')[0].rpartition('@')[2]}",
                 expected="files next to the item",
                 fix="fetch them first: `dithc fetch --config CONFIG --dataset NAME --items FOLDER`",

@@ -92,7 +92,7 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
 
 @dataclass(kw_only=True)
 class IngestCounts:
-    """Counts of a staging run."""
+    """Counts of an ingestion."""
 
     first: dict[str, Any] = field(default_factory=dict)  # properties that all scenes must share
     accepted: int = 0

@@ -125,7 +125,7 @@ def _broken(statuses: Sequence[int | None], *, memory: int) -> UserError:
         got=", ".join(ends) or "unknown exit status",
         expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
         fix="see the messages above; after SIGKILL, give the job more memory or fewer `--threads` "
-        "(`resources: {stage: {mem_mb, cpus}}`); start again: scenes already read are kept",
+        "(`resources: {ingest: {mem_mb, cpus}}`); start again: scenes already read are kept",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reading of staged scenes: memory-mapped stacks of pixels and masks, and the table of scenes.
+"""Reading of ingested scenes: memory-mapped stacks of pixels and masks, and the table of scenes.
 
 Legend: n scenes of a stack, C bands, H, W scene.
 """
@@ -44,8 +44,8 @@ class Scenes:
             raise user_error(
                 f"the scenes in {folder} cannot be read",
                 got=error,
-                expected="the output of `dithc stage`",
-                fix="run `dithc stage` again",
+                expected="the output of `dithc ingest`",
+                fix="run `dithc ingest` again",
             ) from error
         order = sorted(
             (position for position, status in enumerate(columns["status"]) if status == "accepted"),

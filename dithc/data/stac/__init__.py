@@ -1,6 +1,6 @@
 """Sentinel-2 scenes of STAC catalogs.
 
-Purpose: every catalog has its own names for the same bands. Only this package uses a network; staging does not.
+Purpose: every catalog has its own names for the same bands. Only this package uses a network; ingestion does not.
 Contents: `read_item` reads an item (STAC 1.0 or 1.1) and maps its assets to bands. `select_assets` selects the assets for a
 grid. `fetch_scenes` searches a catalog, records the result in `lock.json` and downloads items and assets into a folder. `Lock`
 is that file.

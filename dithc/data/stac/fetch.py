@@ -154,7 +154,7 @@ def _pinned(given: list[Item], source: datasets.Sentinel2StacSource) -> _Found:
 
 
 def _wanted(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset]:
-    """Return the assets that staging reads, by band or mask."""
+    """Return the assets that ingestion reads, by band or mask."""
     level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
     names = [*(source.bands or level)]
     if source.clouds.min_cloud_probability is not None:

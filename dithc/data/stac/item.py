@@ -2,7 +2,7 @@
 
 Earth Search names assets `red`, `nir08`, `scl`, Planetary Computer `B04`, `B8A`, `SCL`, the Copernicus Data Space
 `B04_10m`. Bands are described in `eo:bands` and `raster:bands` (STAC 1.0) or in `bands` (1.1). pystac is not used
-because staging needs no optional package, and because it maps none of these names to bands.
+because ingestion needs no optional package, and because it maps none of these names to bands.
 """
 
 import re

@@ -17,7 +17,7 @@ SCENES_FILE = "scenes.json"
 def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetFacts:
     """Collect the facts on a dataset and its codec."""
     settings = experiment.datasets[name]
-    scenes, tiles = results.one("stage", name), results.one("tiles", name)
+    scenes, tiles = results.one("ingest", name), results.one("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
     staged, cut = numbers_of(scenes), numbers_of(tiles)
     classes = info.get("classes")

@@ -9,7 +9,7 @@ from dithc.config import ExperimentConfig, stage_spec
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import user_error
 
-STAGES = ("synthesize", "stage", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
+STAGES = ("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
 
 
 @dataclass(frozen=True, kw_only=True)

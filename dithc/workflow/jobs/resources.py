@@ -31,7 +31,7 @@ class JobResources:
     def threads(self, stage: str) -> int:
         """Return the cores of a stage's job per node, for all its ranks."""
         if stage not in RANKED:
-            default = READING_CORES if stage == "stage" else self.cores
+            default = READING_CORES if stage == "ingest" else self.cores
             return min(self.experiment.resources_of(stage).cpus or default, self.cores)
         ranks = self.machine.launched_per_node
         return ranks * self.rank_cpus if ranks else self.cores
@@ -100,7 +100,7 @@ class JobResources:
 
     def _together(self, stage: str) -> int:
         """Return an upper bound of the jobs that run in sequence as one group with this stage."""
-        if stage in ("synthesize", "stage", "tiles"):
+        if stage in ("synthesize", "ingest", "tiles"):
             return 3
         if stage in ("codec", "latents"):
             return 1 + max(Counter(dataset.codec for dataset in self.experiment.datasets.values()).values(), default=1)
@@ -144,6 +144,6 @@ class JobResources:
         most = (machine.memory_per_node_mb or 0) - RESERVED_MB
         while True:
             found = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
-            if stage != "stage" or cores == 1 or most < 0 or found.memory_mb <= most:
+            if stage != "ingest" or cores == 1 or most < 0 or found.memory_mb <= most:
                 return found
             cores -= 1  # fewer concurrent readers need less memory

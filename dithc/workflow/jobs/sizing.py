@@ -81,7 +81,7 @@ def needs(
         return ResourceEstimate(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
     nodes = 1
-    if stage == "stage":
+    if stage == "ingest":
         megabytes *= min(cores, max(1, _scenes(experiment.datasets[name])))
     elif stage in ("train", "sample"):
         nodes = max(1, ranks // ranks_per_node)
@@ -130,7 +130,7 @@ def _bands(dataset: datasets.DatasetConfig) -> int:
 
 
 def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
-    """Return megabytes of a staged scene in memory, and of all scenes on disk."""
+    """Return megabytes of a ingested scene in memory, and of all scenes on disk."""
     bands = _bands(dataset)
     made = dataset.source.synthetic
     if made is not None:
@@ -148,8 +148,8 @@ def _synthesize(experiment: ExperimentConfig, name: str, _: int) -> tuple[float,
     return PLAIN_MB + 12 * one, 0.0, 10 * everything
 
 
-def _stage(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
-    """Needs of staging, per process; one process per core reads scenes."""
+def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
+    """Needs of ingestion, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
     one, everything = _scene_mb(dataset)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
@@ -304,7 +304,7 @@ def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, fl
 
 _RULES: dict[str, Callable[[ExperimentConfig, str, int], tuple[float, float, float]]] = {
     "synthesize": _synthesize,
-    "stage": _stage,
+    "ingest": _ingest,
     "tiles": _tiles,
     "codec": _codec,
     "latents": _latents,

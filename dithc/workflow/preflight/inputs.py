@@ -15,7 +15,7 @@ from dithc.workflow.experiment_graph import ExperimentGraph
 
 PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
 LEVEL_2A = re.compile(r"_MSIL2A_")
-MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; staging reports faults of the rest
+MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; ingestion reports faults of the rest
 PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
@@ -38,7 +38,7 @@ def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
     if experiment.machine.inputs_visible_on == "nodes":
         return []
     wanted: dict[str, str | None] = {}
-    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+    for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
         wanted[f"datasets.{name}.source.path"] = dataset.source.path
         wanted[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
     if rules & {"latents", "sample"}:
@@ -77,7 +77,7 @@ def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
         for name, run in experiment.runs.items():
             if run.init_from_file is not None and not (optional_files and not Path(run.init_from_file).exists()):
                 yield from _weights(f"runs.{name}.init_from_file", Path(run.init_from_file))
-    for name, dataset in experiment.datasets.items() if "stage" in rules else ():
+    for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
         path = Path(dataset.source.path or "no folder")
         if dataset.source.path is not None and path.is_dir() and not any(True for _ in _below(path)):
             yield f"datasets.{name}.source.path: {path}: the folder is empty"
@@ -102,7 +102,7 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
     """Yield bands in the settings that the scenes do not have."""
     experiment = matrix.experiment
     for name, dataset in experiment.datasets.items():
-        known = _bands_of(matrix, name, dataset, is_staged="stage" not in rules)
+        known = _bands_of(matrix, name, dataset, is_staged="ingest" not in rules)
         if known is None:
             continue
         named = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
@@ -121,11 +121,11 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
 def _bands_of(
     matrix: ExperimentGraph, name: str, dataset: datasets.DatasetConfig, *, is_staged: bool
 ) -> list[str] | None:
-    """Return the bands of the scenes, as staged or by product names; None if unknown."""
+    """Return the bands of the scenes, as ingested or by product names; None if unknown."""
     try:
         if is_staged:
-            staged = Manifest.read(Path(matrix.path("scenes", name)), stage="stage")
-            if staged.spec == stage_spec(matrix.experiment, "stage", name):  # else it will be restaged
+            staged = Manifest.read(Path(matrix.path("scenes", name)), stage="ingest")
+            if staged.spec == stage_spec(matrix.experiment, "ingest", name):  # else it will be ingested again
                 return staged.numbers.get("bands")
     except UserError:
         pass

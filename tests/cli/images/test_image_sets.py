@@ -32,7 +32,7 @@ def source_of(root: Path, chips: np.ndarray):
     )
     words = ["--config", str(root / "config.json"), "--dataset", "set"]
     scenes, tiles = (str(root / name / "manifest.json") for name in ("scenes", "tiles"))
-    assert main(["stage", *words, "--out", scenes]) == 0
+    assert main(["ingest", *words, "--out", scenes]) == 0
     assert main(["tiles", *words, "--scenes", scenes, "--out", tiles]) == 0
     args = Namespace(tiles=Path(tiles), samples=None, split="all", images="all")
     return open_source(args, load(root / "config.json"))

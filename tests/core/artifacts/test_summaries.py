@@ -13,7 +13,7 @@ COMPARED = {"extractor": "own", "sha256": "a" * 64, "resize": "none", "comparabl
 # Valid numbers of each stage.
 GOOD: dict[str, dict[str, Any]] = {
     "synthesize": {"files": 3, "bytes": 2**40},
-    "stage": {"scenes": 3, "accepted": 2, "rejected": {"too small": 1}, "notes": {}, "bands": ["B02"]},
+    "ingest": {"scenes": 3, "accepted": 2, "rejected": {"too small": 1}, "notes": {}, "bands": ["B02"]},
     "tiles": {"accepted": 2, "rejected": {}, "splits": {"train": 2}, "bands": ["B02"], "size": 32},
     "codec": {"steps": 2, "loss": 0.5, "ndvi_error": None, "psnr_db_by_band": {"B02": 30}},
     "latents": {"count": 2, "shape": [4, 8, 8], "scale": 1.5, "mean": [0.5, 0]},

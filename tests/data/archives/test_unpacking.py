@@ -1,4 +1,4 @@
-"""Folders of unpacked archives: staging removes folders of killed processes only."""
+"""Folders of unpacked archives: ingestion removes folders of killed processes only."""
 
 import shutil
 import signal
@@ -86,7 +86,7 @@ def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is
     killed(dead)
     assert left.exists()
     source = datasets.Sentinel2Source(kind="sentinel2", path="x")
-    (scene,) = read_scenes(source, packed)  # another staging process with the same archive
+    (scene,) = read_scenes(source, packed)  # another ingestion process with the same archive
     assert isinstance(scene, Scene), scene.refused
     assert list(room.iterdir()) == [used]
     assert [path for path in used.rglob("*") if path.is_file()]

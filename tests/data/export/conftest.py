@@ -47,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "config.json").write_text(json.dumps(config))
     scenes, tiles = root / "scenes/set/manifest.json", root / "tiles/set/manifest.json"
     asked = ["--config", str(root / "config.json"), "--dataset", "set"]
-    assert main(["stage", *asked, "--out", str(scenes)]) == 0
+    assert main(["ingest", *asked, "--out", str(scenes)]) == 0
     assert main(["tiles", *asked, "--scenes", str(scenes), "--out", str(tiles)]) == 0
     write_samples(root, root / "samples/some/manifest.json", codec="pixel-000000000000")
     return root

@@ -153,7 +153,7 @@ def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
         "--out",
         str(tmp_path / "again/manifest.json"),
     ]
-    assert main(["stage", *words]) == 0
+    assert main(["ingest", *words]) == 0
     first, again = np.load(tiles.parent / "shard-00000.npy"), np.load(tmp_path / "again/stack-00000.npy")
     np.testing.assert_array_equal(again, first)
     mask = np.load(tmp_path / "again/stack-00000.mask.npy")

@@ -127,7 +127,7 @@ def test_scenes_of_several_shapes_are_opened_one_by_one(scenes, tmp_path):
         index["stacks"].append(names | {"count": 1})
     (folder / "scenes.json").write_text(json.dumps(index))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), folder / "scenes.parquet")
-    Manifest(stage="stage", name="set", spec={}).write(folder / "manifest.json")
+    Manifest(stage="ingest", name="set", spec={}).write(folder / "manifest.json")
     with pytest.raises(UserError, match="2 scenes of 2 shapes"):
         dithc.open(folder / "manifest.json")
     np.testing.assert_allclose(dithc.open(folder / "manifest.json", image=1).values, reflectance(1)[:, :20], atol=1e-6)

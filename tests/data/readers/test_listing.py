@@ -52,7 +52,7 @@ def listed(folder: Path, **settings: Any) -> list[str]:
 
 
 def opened(folder: Path, **settings: Any) -> SceneSource:
-    """Return the scenes of a source after the first pass of staging."""
+    """Return the scenes of a source after the first pass of ingestion."""
     model = datasets.ImageFolderSource if settings["kind"] == "image-folder" else datasets.GeoTiffSource
     scenes = read_scenes(model.model_validate({**settings, "path": str(folder)}), folder)
     for position in range(len(scenes)):

@@ -228,7 +228,7 @@ def test_verb_ends_with_status_2_for_the_only_product_spoilt_and_keeps_earlier_o
     shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     path = config(source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"}, rendering=shown)
     out = tmp_path / "out"
-    words = ["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]
+    words = ["ingest", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]
     assert main(words) == 0
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     image = band(safe_product, "B03_10m")

@@ -34,7 +34,7 @@ def array_source(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def stage(path: Path, out: Path) -> int:
-    return main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")])
+    return main(["ingest", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")])
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_scenes_of_one_shape_share_a_stack_and_every_file_has_a_row(
     for row in rows:
         stack = np.load(out / f"stack-{row['stack']:05d}.npy", mmap_mode="r")
         np.testing.assert_array_equal(stack[row["row"]], np.load(files / row["path"]))
-    manifest = Manifest.read(out / "manifest.json", stage="stage")
+    manifest = Manifest.read(out / "manifest.json", stage="ingest")
     assert manifest.numbers["accepted"] == 5
     assert manifest.verify(out) == []
 
@@ -191,7 +191,7 @@ def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, caps
     assert "--inputs" in capsys.readouterr().err
     inputs = tmp_path / "inputs" / "manifest.json"
     assert main(["synthesize", "--config", str(path), "--dataset", "set", "--out", str(inputs)]) == 0
-    words = ["stage", "--config", str(path), "--dataset", "set", "--inputs", str(inputs)]
+    words = ["ingest", "--config", str(path), "--dataset", "set", "--inputs", str(inputs)]
     assert main([*words, "--out", str(tmp_path / "out" / "manifest.json")]) == 0
     manifest = Manifest.read(tmp_path / "out" / "manifest.json")
     assert manifest.inputs == {str(inputs): Manifest.read(inputs).digest}
@@ -236,6 +236,6 @@ def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Pat
         ("wrong_dtype", "float32"),
     ]
     assert rows["a.tif"]["dtype"] == "uint16"
-    assert Manifest.read(tmp_path / "out/manifest.json", stage="stage").numbers["left_out"] == {".npy": 1}
+    assert Manifest.read(tmp_path / "out/manifest.json", stage="ingest").numbers["left_out"] == {".npy": 1}
     (folder / "g.tif").unlink()
     assert stage(path, tmp_path / "half") == 2, "two files of each type do not show which is meant"

@@ -33,7 +33,7 @@ def scene(seed: int, height: int = 32, width: int = 32) -> np.ndarray:
 
 def stage(path: Path, out: Path) -> None:
     assert (
-        main(["stage", "--config", str(path), "--dataset", "set", "--out", str(out / "scenes" / "manifest.json")]) == 0
+        main(["ingest", "--config", str(path), "--dataset", "set", "--out", str(out / "scenes" / "manifest.json")]) == 0
     )
 
 

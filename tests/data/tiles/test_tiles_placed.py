@@ -27,7 +27,7 @@ SIZE = 16
 def cut(path: Path, out: Path) -> list[dict[str, Any]]:
     """Stage and cut the dataset of a configuration; return the rows of its tiles."""
     scenes, tiles = out / "scenes" / "manifest.json", out / "tiles" / "manifest.json"
-    assert main(["stage", "--config", str(path), "--dataset", "set", "--out", str(scenes)]) == 0
+    assert main(["ingest", "--config", str(path), "--dataset", "set", "--out", str(scenes)]) == 0
     words = ["tiles", "--config", str(path), "--dataset", "set", "--scenes", str(scenes), "--out", str(tiles)]
     assert main(words) == 0
     return read_rows(out / "tiles" / "tiles.parquet")

@@ -31,7 +31,7 @@ def workflow(name: str = "demo", **changes: Any) -> Workflow:
     return Workflow(experiment | changes, cores=2)
 
 
-STAGES = {"inputs": "synthesize", "scenes": "stage", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
+STAGES = {"inputs": "synthesize", "scenes": "ingest", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
 
 
 def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> None:
@@ -64,7 +64,7 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
         peaks["train", path.parent.name] = Manifest.read(path).numbers["peak_rss_bytes"]
     assert {stage for stage, _ in peaks} >= {
         "synthesize",
-        "stage",
+        "ingest",
         "tiles",
         "codec",
         "latents",

@@ -20,7 +20,7 @@ from dithc.workflow.preflight.results import find_damaged
 from tests.workflow.conftest import finish, write
 
 ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left, rejected 1
-18:01:39 stage: error: 1 of 1 scenes cannot be used
+18:01:39 ingest: error: 1 of 1 scenes cannot be used
   got:      nothing
   expected: at least one
   fix:      copy the file again
@@ -107,7 +107,7 @@ def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_pla
         Manifest.making_of(path).unlink()
     else:
         path.write_text(content, encoding="latin-1")
-    one = standing(ExperimentMonitor(folder).look(), "stage landscape")
+    one = standing(ExperimentMonitor(folder).look(), "ingest landscape")
     assert one.state == "failed"
     assert [one.words] == find_damaged([str(path)])[str(path)]
     assert main(["status", str(folder)]) == 1
@@ -160,9 +160,9 @@ def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
 
 def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
     finish(folder, "inputs/landscape")
-    write(folder / "logs/stage/landscape.log", ERROR)
+    write(folder / "logs/ingest/landscape.log", ERROR)
     status = ExperimentMonitor(folder).look()
-    one = standing(status, "stage landscape")
+    one = standing(status, "ingest landscape")
     assert (one.state, one.words) == ("failed", "1 of 1 scenes cannot be used")
     assert len(one.why) == 4
     assert "landscape.log" in status.failures()[0]
@@ -224,7 +224,7 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
     assert EventReporter(beats=True).events(queued, now=0) == []
     with Lease(folder):
         assert events(0) == (0, [])
-        log = write(folder / "logs/stage/landscape.log", "begun\n")
+        log = write(folder / "logs/ingest/landscape.log", "begun\n")
         assert events(1) == (0, [])
         status = ExperimentMonitor(folder).look()
         told = [now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))]
@@ -251,7 +251,7 @@ def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> No
 12:00:02 evaluate: warning: n = 5
 12:00:02 evaluate: warning: n = 16
     jobid: 3
-12:00:03 stage: error: not this one
+12:00:03 ingest: error: not this one
   got:      nothing
 12:00:04 workflow: error: job 7 ended
   why: memory

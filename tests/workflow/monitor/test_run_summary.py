@@ -27,7 +27,7 @@ INTERRUPTED = """RuleException:
 CalledProcessError in file "a.smk", line 22:
 Command 'set -euo pipefail; dithc a' returned non-zero exit status {status}.
 Error in rule a:
-    log: results/demo/logs/stage/landscape.log (check log file(s) for error details)
+    log: results/demo/logs/ingest/landscape.log (check log file(s) for error details)
 """
 
 
@@ -80,13 +80,13 @@ def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) 
 @pytest.mark.parametrize(("status", "how"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
 def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, how: str) -> None:
     finish(folder, "inputs/landscape")
-    write(folder / "logs/stage/landscape.log", "12:00:00 stage: 1 scene\n")
+    write(folder / "logs/ingest/landscape.log", "12:00:00 ingest: 1 scene\n")
     engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = ExperimentMonitor(folder)
     assert RunSummary(progress, progress.look()).failure({}, is_told=False) == []
     lines = RunSummary(progress, progress.look()).failure(engine.ended(), is_told=False)
-    assert lines[0].startswith(f"stage landscape ended without an error message ({how}); log:")
-    assert "  | 12:00:00 stage: 1 scene" in lines
+    assert lines[0].startswith(f"ingest landscape ended without an error message ({how}); log:")
+    assert "  | 12:00:00 ingest: 1 scene" in lines
     assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")
     assert lines[-1].startswith("45 stages were not started, 1 are done")
 

@@ -97,7 +97,7 @@ def test_run_of_a_failing_stage_ends_with_its_error_and_log(project: Path) -> No
     )
     assert done.returncode == 1
     assert done.stdout.count("fix:") == 1
-    assert "logs/stage/landscape.log" in done.stdout
+    assert "logs/ingest/landscape.log" in done.stdout
     assert "Snakemake's output: results/demo/logs/snakemake-" in done.stdout
     assert "RuleException" not in done.stdout
     assert dithc(project, "status").returncode == 1

@@ -36,7 +36,7 @@ def settings(**source: Any) -> dict[str, Any]:
 
 
 WEIGHTS, EMPTY = "diffusion_pytorch_model.safetensors", (2).to_bytes(8, "little") + b"{}"
-RULES = {"stage", "latents", "pretrain", "features_real"}
+RULES = {"ingest", "latents", "pretrain", "features_real"}
 
 
 @pytest.fixture
@@ -131,6 +131,6 @@ def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(p
 def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
     matrix = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
-    spec = stage_spec(matrix.experiment, "stage", "d")
-    Manifest(stage="stage", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
+    spec = stage_spec(matrix.experiment, "ingest", "d")
+    Manifest(stage="ingest", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
     assert "evaluations.v.band_triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})

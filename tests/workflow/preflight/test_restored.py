@@ -40,9 +40,9 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "scenes" / "a").mkdir(parents=True)
     (tmp_path / "scenes" / "a" / "1.png").write_bytes(b"1")
     matrix = ExperimentGraph(SETTINGS)
-    matrix.spec("stage", "d")
+    matrix.spec("ingest", "d")
     matrix.write_config()
-    paths = [write(matrix, "stage", "d", matrix.path("scenes", "d"))]
+    paths = [write(matrix, "ingest", "d", matrix.path("scenes", "d"))]
     for stage, folder in (("tiles", "tiles"), ("latents", "latents")):
         paths.append(write(matrix, stage, "d", matrix.path(folder, "d"), paths[-1]))
     return [*paths, write(matrix, "train", "r", matrix.final("r"), paths[-1])]
@@ -74,5 +74,5 @@ def test_a_new_scene_a_lost_manifest_and_another_input_are_seen(chain: list[str]
     Path("scenes/a/2.png").write_bytes(b"2")
     assert find_restorable(ExperimentGraph(SETTINGS), chain) == {}
     Path("scenes/a/2.png").unlink()
-    write(matrix, "stage", "d", chain[0], chain[3])
+    write(matrix, "ingest", "d", chain[0], chain[3])
     assert chain[1] not in find_restorable(ExperimentGraph(SETTINGS), chain)

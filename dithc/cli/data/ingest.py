@@ -1,4 +1,4 @@
-"""`dithc stage`: reads the scenes of a dataset into one grid."""
+"""`dithc ingest`: reads the scenes of a dataset into one grid."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Reads, checks and stacks every scene file of a dataset. Records a row for each file, accepted or rejected."
 EXAMPLE = (
-    "dithc stage --config config/experiments/demo.yaml --dataset landscape --inputs "
+    "dithc ingest --config config/experiments/demo.yaml --dataset landscape --inputs "
     "results/demo/inputs/landscape/manifest.json --out results/demo/scenes/landscape/manifest.json"
 )
 log = get_logger("dithc.stage")
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.threads < 1:
         raise user_error("--threads", got=args.threads, expected="1 or more", fix="correct --threads, or remove it")
-    making = CommandRecord(load(args.config), "stage", args.dataset, args.out)
+    making = CommandRecord(load(args.config), "ingest", args.dataset, args.out)
     dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
     making.check()
     if args.inputs is not None:
@@ -49,5 +49,5 @@ def run(args: argparse.Namespace) -> int:
         )
     numbers = ingest_scenes(dataset, source, out=making.folder, threads=args.threads)
     making.write(numbers, making.files())
-    log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} staged in {making.folder}")
+    log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} ingested in {making.folder}")
     return 0

@@ -36,7 +36,7 @@ GROUPS = {
         "run": "run an experiment, and show its stages",
         "status": "show the progress of experiments",
         "report": "write the report",
-        "paper": "reproduce a table or figure of the paper from its cells",
+        "reproduce": "reproduce a table or figure of the paper from its cells",
     },
     "data": {
         "synthesize": "generate small inputs with realistic structure",
@@ -51,7 +51,7 @@ GROUPS = {
         "launch": "start ranks with the machine's launcher",
         "bench": "time operators or a training step",
     },
-    "images": {
+    "evaluation": {
         "sample": "generate images from a checkpoint",
         "search-sampler": "search the timesteps of a few-step sampler",
         "extractor": "train a small feature extractor on tiles",
@@ -61,9 +61,9 @@ GROUPS = {
     "machine": {
         "doctor": "check this machine and the installation",
         "simulate": "simulate training steps on a described multi-node machine",
-        "tune": "find the fastest implementation of each matrix product here",
+        "tune-kernels": "find the fastest implementation of each matrix product here",
     },
-    "outputs": {
+    "results": {
         "verify": "verify the hashes of files listed in manifests",
         "show": "describe and draw any output of dithc",
         "export": "export weights or images for other programs",

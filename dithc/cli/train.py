@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import add_of
-from dithc.cli.ranks import add_ranks_argument, ranks
+from dithc.cli.distributed import add_ranks_argument, ranks
+from dithc.cli.stage_context import add_of
 from dithc.config import stage_spec
 
 SUMMARY = (

@@ -67,7 +67,7 @@ class StepwiseConfig(Settings):
     ranks: Positive = 2
     """Ranks on this machine."""
     tune: bool = True
-    """Tune the matrix products as `dithc tune` does, for the last stage."""
+    """Tune the matrix products as `dithc tune-kernels` does, for the last stage."""
     rounds: Positive = 3
     """Runs of each stage, interleaved."""
 

@@ -11,7 +11,7 @@
 #define PACKING_COLUMNS 8
 
 /* Reading a column of B, or a row of A, from the memory of another cluster is taken to cost half as much again as
- * packing it: the clusters of a die differ little. `dithc tune` measures both cuts. */
+ * packing it: the clusters of a die differ little. `dithc tune-kernels` measures both cuts. */
 #define FAR_COLUMNS 4
 
 /* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dithc.cli import GROUPS, VERBS, command_module, main
-from dithc.cli.bench.verb import KINDS
+from dithc.cli.bench.command import KINDS
 from dithc.config import load_experiment
 from dithc.core.integrity import dump_checksummed
 from dithc.engine import native
@@ -27,7 +27,7 @@ TOO_MUCH = {
     "fetch": "asks a catalogue",
     "doctor": "has separate tests; on a cluster it writes a profile",
     "bench": "measures for minutes",
-    "tune": "searches for minutes",
+    "tune-kernels": "searches for minutes",
     "verify results/demo store --repair": "runs the workflow",
     "launch": "starts ranks",
     "report": "draws for half a minute; the tests of the report do",

@@ -24,7 +24,7 @@ MIB = 1 << 20
 SHOWS = """
 import json, os, sys, tempfile
 from dithc import cli
-from dithc.cli.outputs import show
+from dithc.cli.results import show
 def run(args):
     print(json.dumps([sys.argv[-1], sys.flags.utf8_mode, os.listdir("."), os.environ["PYTHONUTF8"]]))
     return 0
@@ -34,7 +34,7 @@ sys.exit(cli.main())
 ENDS = """
 import ctypes, os, signal, sys, time
 from dithc import cli
-from dithc.cli.outputs import show
+from dithc.cli.results import show
 def run(args):
     {body}
     return 3

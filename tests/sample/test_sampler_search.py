@@ -137,7 +137,7 @@ def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None
 
 
 def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("dithc.cli.images.search_sampler.ranks", lambda experiment, expected: nullcontext())
+    monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
     config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
     words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
@@ -162,7 +162,7 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
 
     monkeypatch.setattr("dithc.data.Tiles", Tiles)
     means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
-    monkeypatch.setattr("dithc.cli.images.features.open_extractor", lambda experiment, name, trained: means)
+    monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained: means)
     words[words.index("2")] = "16"
     assert main([*words, "--epsilon-scaling"]) == 0
     found = load_checksummed(out.read_text())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dithc.cli import main
-from dithc.cli.outputs.findings import NOTES, find
+from dithc.cli.results.verification import NOTES, find
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from tests.sampling import commit_of
 from tests.workflow.conftest import LOCAL, snakemake

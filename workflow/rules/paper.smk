@@ -31,7 +31,7 @@ rule paper_cell:
         config=W.config,
         command=lambda wc: W.paper.job(wc.target, wc.cell).command,
     shell:
-        "OMP_NUM_THREADS={threads} dithc paper {wildcards.target} --config {params.config:q} {resources.node} "
+        "OMP_NUM_THREADS={threads} dithc reproduce {wildcards.target} --config {params.config:q} {resources.node} "
         "--cell {wildcards.cell} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
@@ -61,7 +61,7 @@ rule paper_target:
         cells=lambda wc: f"{W.paper.root}/cells/{wc.target}",
         plan=lambda wc: W.paper.skipped(wc.target),
     shell:
-        "dithc paper {wildcards.target} --config {params.config:q} {params.node} --cells {params.cells:q} "
+        "dithc reproduce {wildcards.target} --config {params.config:q} {params.node} --cells {params.cells:q} "
         "--scores {input.scores:q} --pictures {input.pictures:q} --again {resources.again:q} --out {output.json:q} "
         "2>&1 | tee -i {log:q}"
 
@@ -81,7 +81,7 @@ rule paper:
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     shell:
-        "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "dithc reproduce page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 # Each target alone, with its page.
@@ -110,4 +110,4 @@ rule paper_page:
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     shell:
-        "dithc paper page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "dithc reproduce page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"

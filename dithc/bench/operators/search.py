@@ -48,7 +48,7 @@ Measure = Callable[[Sequence[tuning.Choice | None], int], Mapping[tuning.Choice 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Settings of the search, described by `dithc tune --help`."""
+    """Settings of the search, described by `dithc tune-kernels --help`."""
 
     model: str = "DiT-XL/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class RunSettings:
     steps: int = 3
 
     def of_model(self, model: str, batch: int) -> list[str]:
-        """Return the arguments of `dithc bench training` and `dithc tune` for a network."""
+        """Return the arguments of `dithc bench training` and `dithc tune-kernels` for a network."""
         words = ["--model", model, "--batch", str(batch), "--dtype", self.dtype]
         return words + [f"--override={name}={value}" for name, value in self.overrides.items()]
 

@@ -194,7 +194,7 @@ def _run(contender: TrainingVariant, *, settings: StepwiseSettings, tuned: Path 
         contender = replace(contender, environment={**contender.environment, tuning.FOLDER_VARIABLE: folder})
     run = run_training(contender, settings.of_run(settings.model, settings.batch))
     if run.status == "ok" and contender.name == "tuned" and not _is_tuned(run):
-        reason = "no tuning for this machine and thread count; add --tune, or run `dithc tune`"
+        reason = "no tuning for this machine and thread count; add --tune, or run `dithc tune-kernels`"
         log.warning("skipping tuned: %s", reason)
         return TrainingResult(status="skipped", reason=reason)
     return run
@@ -209,7 +209,7 @@ def _is_tuned(run: TrainingResult) -> bool:
 def _tune(settings: StepwiseSettings, contender: TrainingVariant) -> dict[str, str]:
     """Tune the products of one rank in a process with the cores of one rank. Return the tuning files by name."""
     words = settings.of_model(settings.model, -(-settings.batch // settings.ranks))
-    words = [sys.executable, "-m", "dithc", "tune", *words, "--threads", str(contender.cpus)]
+    words = [sys.executable, "-m", "dithc", "tune-kernels", *words, "--threads", str(contender.cpus)]
     log.info("tuning the matrix products of %s, %d thread(s)", settings.model, contender.cpus)
     cpus = sorted(os.sched_getaffinity(0))
     cpus = cpus[: contender.cpus] if settings.ranks > 1 else cpus

@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.bench import sampling
 
     if args.on_ranks:
-        from dithc.cli.ranks import ranks
+        from dithc.cli.distributed import ranks
         from dithc.config import ExperimentConfig
 
         if args.at is None:

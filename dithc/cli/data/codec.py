@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.cli.making import CommandRecord, add_of, add_out
-from dithc.cli.making import folder as folder
+from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import folder as folder
 from dithc.core.artifacts import Manifest, atomic_write, digest
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import get_logger, user_error

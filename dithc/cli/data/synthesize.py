@@ -2,8 +2,8 @@
 
 import argparse
 
-from dithc.cli.making import CommandRecord, add_of, add_out
-from dithc.cli.making import folder as folder
+from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import folder as folder
 from dithc.core.artifacts import outputs
 from dithc.core.logging import user_error
 

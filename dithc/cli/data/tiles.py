@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.making import CommandRecord, add_of, add_out
-from dithc.cli.making import folder as folder
+from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import folder as folder
 from dithc.core.logging import get_logger
 
 SUMMARY = "Cuts ingested scenes into tiles of one size, splits them by location, and measures the train tiles."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.cli.experiment.live_display import LiveDisplay
     from dithc.engine.scheduler import SchedulerJob
     from dithc.workflow import ExperimentMonitor, ExperimentStatus, RunSummary, SnakemakeProcess
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment. Return Snakemake's exit status."""
-    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.cli.experiment.live_display import LiveDisplay
     from dithc.workflow import SnakemakeProcess
 
     _check_folders()

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the status. Return 1 if a stage has failed."""
-    from dithc.cli.experiment.screen import LiveDisplay
+    from dithc.cli.experiment.live_display import LiveDisplay
     from dithc.core.logging import user_error
     from dithc.workflow import ExperimentMonitor
 

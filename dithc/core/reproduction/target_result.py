@@ -183,7 +183,7 @@ class TargetResult:
             raise user_error(
                 f"the document of a target cannot be read from {path}",
                 got=f"{type(error).__name__}: {error}",
-                expected="a JSON document of `dithc paper`",
+                expected="a JSON document of `dithc reproduce`",
                 fix="remove it and rebuild the target: existing cells are kept",
             ) from error
 

@@ -39,7 +39,7 @@ def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get(TUNING_VARIABLE) == "off":
         off["tuned products"] = f"{TUNING_VARIABLE}=off"
     elif not any("tuning file" in row["why"] for row in rows):
-        off["tuned products"] = "no tuning for this machine; run `dithc tune`"
+        off["tuned products"] = "no tuning for this machine; run `dithc tune-kernels`"
     return off
 
 

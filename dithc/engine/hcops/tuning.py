@@ -193,7 +193,7 @@ def load(path: Path, key: TuningKey) -> dict[GemmShape, TuningResult]:
             raise ValueError(f"it belongs to another {', '.join(differing) or 'format'}")
         return {_product(row): _result(row, threads=key.threads) for row in content["products"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = "tuning file %s cannot be used (%s: %s); the kernels' own blocking is used; fix: delete it, then `dithc tune`"
+        text = "tuning file %s is unusable (%s: %s), using the kernels' own blocking; fix: delete it, then `dithc tune-kernels`"
         log.warning(text, path, type(error).__name__, error)
         return {}
 

@@ -31,7 +31,7 @@ FIGURES = {
     "automem": ("memory", "Both memory tiers over one step as planned by AutoMem: occupancy, copies and stalls."),
 }
 PRINTED = {"strategies": "table2", "stepwise": "figure9"}
-OF_PAPER = "Compare ratios with the paper, not seconds: its machine, models and sizes differ (see dithc paper)."
+OF_PAPER = "Compare ratios with the paper, not seconds: its machine, models and sizes differ (see dithc reproduce)."
 SCALING_NOTE = (
     "Color: model. Line: measured here, published (printed in the paper or in the logs of its authors), or simulated. "
     "Efficiency is relative to the fewest ranks of the same curve. Ranks of the paper are dies, four per node, on its machine. "

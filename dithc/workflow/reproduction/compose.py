@@ -40,7 +40,7 @@ def read_cell(path: Path) -> dict[str, Any]:
         raise user_error(
             f"the cell {path} cannot be read",
             got=f"{type(error).__name__}: {error}",
-            expected="a JSON document of `dithc paper TARGET --cell NAME`",
+            expected="a JSON document of `dithc reproduce TARGET --cell NAME`",
             fix="remove it and rerun the command",
         ) from error
 

@@ -75,7 +75,7 @@ class PaperFiles:
 
     @property
     def of_node(self) -> str:
-        """Arguments of `dithc paper` that describe the node."""
+        """Arguments of `dithc reproduce` that describe the node."""
         return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
 
     def again(self, target: str) -> str:

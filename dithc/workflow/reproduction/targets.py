@@ -85,7 +85,7 @@ def _table3(scope: TargetContext) -> Iterator[CellJob]:
         if sizes.tunes:
             yield CellJob(
                 name=f"tuning-{network.file_name}",
-                words=("tune", *base),
+                words=("tune-kernels", *base),
                 row=network.label,
                 columns=(),
                 seconds=_search(scope, network, batch),

@@ -1,4 +1,4 @@
-"""Search of `dithc tune`, on an emulated machine with a known optimum, then a small search on this machine."""
+"""Search of `dithc tune-kernels`, on an emulated machine with a known optimum, then a small search on this machine."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def with_kernels(tmp_path, monkeypatch):
 def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, capsys):
     path = with_kernels / "own.json"
     words = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--output", str(path)]
-    assert main(["tune", *words, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
+    assert main(["tune-kernels", *words, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
     searched = capsys.readouterr().out
     products = {
         (row["m"], row["n"], row["k"], row["layout"], row["dtype"])
@@ -120,7 +120,7 @@ def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, c
         assert (32, 32, 96, "grad_input", dtype) in products
         assert (96, 32, 32, "grad_weight", dtype) in products
         assert (2, 192, 32, "forward", dtype) in products  # the condition
-    assert main(["tune", "--show", "--output", str(path)]) == 0
+    assert main(["tune-kernels", "--show", "--output", str(path)]) == 0
     assert capsys.readouterr().out == searched
 
 

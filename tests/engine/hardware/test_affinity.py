@@ -141,7 +141,7 @@ def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
 
 PROGRAM = """
 import os
-from dithc.cli.ranks import ranks
+from dithc.cli.distributed import ranks
 from dithc.config import load
 if {confine}:
     os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})

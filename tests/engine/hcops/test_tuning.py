@@ -77,7 +77,7 @@ def test_any_difference_of_the_machine_is_another_file(field, value, tmp_path, c
     with caplog.at_level(logging.WARNING):
         assert tuning.load(path, other) == {}
     assert field in caplog.text
-    assert "dithc tune" in caplog.text
+    assert "dithc tune-kernels" in caplog.text
 
 
 def damaged_contents():

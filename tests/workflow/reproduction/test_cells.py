@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dithc.cli import main
-from dithc.cli.experiment import paper_cell
+from dithc.cli.experiment import reproduce_cell
 from dithc.core.artifacts import outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.reproduction import TARGETS, TargetResult
@@ -19,14 +19,14 @@ CELLS = ("measured-xl-2", "simulated-paper", "simulated-strong", "simulated-zero
 
 
 def paper(*words: object) -> int:
-    return main(["paper", *map(str, words)])
+    return main(["reproduce", *map(str, words)])
 
 
 @pytest.fixture(autouse=True)
 def _no_other_measures(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a separate lock, so that tests do not wait for measurements on this machine."""
     place = str(tmp_path_factory.mktemp("lock"))
-    monkeypatch.setattr(paper_cell.tempfile, "gettempdir", lambda: place)
+    monkeypatch.setattr(reproduce_cell.tempfile, "gettempdir", lambda: place)
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def test_what_cannot_be_made_is_refused(
 
 
 def test_only_one_cell_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper_cell.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(reproduce_cell.tempfile, "gettempdir", lambda: str(tmp_path))
     with (
-        paper_cell._alone(),
+        reproduce_cell._alone(),
         (tmp_path / next(tmp_path.iterdir()).name).open("w") as file,
         pytest.raises(BlockingIOError),
     ):
-        paper_cell.fcntl.flock(file, paper_cell.fcntl.LOCK_EX | paper_cell.fcntl.LOCK_NB)
+        reproduce_cell.fcntl.flock(file, reproduce_cell.fcntl.LOCK_EX | reproduce_cell.fcntl.LOCK_NB)
 
 
 @pytest.mark.slow

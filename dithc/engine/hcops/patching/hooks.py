@@ -51,7 +51,7 @@ def patch(
     """Serve a model's calls of linear, layer_norm, rms_norm, gelu, silu and scaled_dot_product_attention by HCOps.
 
     The first call of an operator, shape and type is measured against torch, forward and backward. HCOps then serves it
-    only if it is faster. The result is stored with the tuning of this machine (see `dithc tune`). Deep copies of the
+    only if it is faster. The result is stored with the tuning of this machine (see `dithc tune-kernels`). Deep copies of the
     model are served too. torch runs a patched model unchanged under torch.compile, and in torch.jit.trace,
     torch.export, torch.fx, torch.func and modes that intercept every operator.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from dithc.cli.ranks import ranks
+from dithc.cli.distributed import ranks
 from dithc.config import ExperimentConfig
 from dithc.engine.comm import session
 

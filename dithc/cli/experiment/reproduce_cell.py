@@ -1,4 +1,4 @@
-"""Execution of one cell of `dithc paper`, exclusive on the machine if it measures, and its result file."""
+"""Execution of one cell of `dithc reproduce`, exclusive on the machine if it measures, and its result file."""
 
 import fcntl
 import json

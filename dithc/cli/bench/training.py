@@ -49,7 +49,7 @@ def _run(args: argparse.Namespace) -> int:
     import json
     import resource
 
-    from dithc.cli.ranks import ranks
+    from dithc.cli.distributed import ranks
     from dithc.config import ExperimentConfig, MachineConfig, training
     from dithc.core.artifacts import outputs
     from dithc.train import StepBenchmark, benchmark_steps

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     print("\n".join(map(escaping.escaped, lines)))
     if args.png:
-        from dithc.cli.outputs.draw import draw
+        from dithc.cli.results.plots import draw
 
         manifest = args.path / "manifest.json"  # a stage's folder is also described by its manifest
         draw(manifest if manifest.is_file() else args.path, args.png)

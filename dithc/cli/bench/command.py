@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
-from dithc.cli.bench.in_process import CURVES, OPS, PATCH, STEP
+from dithc.cli.bench.distributed import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 from dithc.cli.bench.quality import QUALITY
-from dithc.cli.bench.rehearsal import TRAINING
 from dithc.cli.bench.sampling import SAMPLING
-from dithc.cli.bench.trainings import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
+from dithc.cli.bench.single_process import CURVES, OPS, PATCH, STEP
+from dithc.cli.bench.training import TRAINING
 
 SUMMARY = (
     "Time operators or a training step in several variants, interleaved, and compare them with the machine's ceilings."

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.making import add_of, add_out
-from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
+from dithc.cli.distributed import HELD, add_ranks_argument, leased, ranks
+from dithc.cli.stage_context import add_of, add_out
 from dithc.config import stage_spec
 from dithc.core.logging import user_error
 

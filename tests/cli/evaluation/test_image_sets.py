@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dithc.cli import main
-from dithc.cli.images.image_sets import open_source
+from dithc.cli.evaluation.image_sets import open_source
 from dithc.config import load
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group

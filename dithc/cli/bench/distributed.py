@@ -64,7 +64,9 @@ def _add_stepwise(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--ranks", type=int, default=1, help="ranks to start on this machine (default 1)")
     parser.add_argument("--stages", help="stages among baseline, gemm, mpi, operators, automem, tuned (default: all)")
-    parser.add_argument("--tune", action="store_true", help="tune the matrix products first, as `dithc tune` does")
+    parser.add_argument(
+        "--tune", action="store_true", help="tune the matrix products first, as `dithc tune-kernels` does"
+    )
     add_steps(parser, rounds=3, of="stage")
     add_json(parser)
 
@@ -123,7 +125,7 @@ def _collectives(args: argparse.Namespace) -> int:
     import json
 
     from dithc.bench import collectives
-    from dithc.cli.ranks import ranks
+    from dithc.cli.distributed import ranks
     from dithc.config import ExperimentConfig
     from dithc.core.artifacts import outputs
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.making import CommandRecord, add_of, add_out
-from dithc.cli.ranks import HELD, add_ranks_argument, leased, ranks
+from dithc.cli.distributed import HELD, add_ranks_argument, leased, ranks
+from dithc.cli.stage_context import CommandRecord, add_of, add_out
 from dithc.core.artifacts import Manifest, digest, summaries
 from dithc.core.logging import user_error
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "Group") -> None:
-    from dithc.cli.images.image_sets import open_source
+    from dithc.cli.evaluation.image_sets import open_source
     from dithc.evaluate import extract_features, measure_pixels
 
     making = CommandRecord(experiment, "features", args.extractor, args.out, name=args.out.parent.name)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.making import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_of, add_out
 from dithc.core.artifacts import Manifest, atomic_write, outputs, summaries
 from dithc.core.logging import user_error
 

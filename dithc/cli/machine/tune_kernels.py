@@ -1,10 +1,10 @@
-"""`dithc tune`: finds and stores the fastest implementation of each matrix product of a model on this machine."""
+"""`dithc tune-kernels`: finds and stores the fastest implementation of each matrix product of a model on this machine."""
 
 import argparse
 from pathlib import Path
 
 SUMMARY = "Search the blocking, splits and threads of each matrix product of a model here, including torch's product."
-EXAMPLE = "dithc tune --model DiT-XL/2 --batch 4 --dtype bf16"
+EXAMPLE = "dithc tune-kernels --model DiT-XL/2 --batch 4 --dtype bf16"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dithc.core.logging import escaping, get_logger, user_error
 
 if TYPE_CHECKING:
-    from dithc.cli.outputs.findings import VerificationReport
+    from dithc.cli.results.verification import VerificationReport
 
 SUMMARY = "Finds missing and altered files, prints the way to restore each, and restores them with --repair."
 EXAMPLE = "dithc verify results/demo store\ndithc verify results/demo store --repair --profile profiles/local"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify the paths. Return 1 if a file is missing or altered and was not restored."""
     from dithc.cli import main
-    from dithc.cli.outputs.findings import find
+    from dithc.cli.results.verification import find
     from dithc.config import load_experiment
     from dithc.core.artifacts import outputs
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.images.sample import add_inputs, job_of
-from dithc.cli.ranks import ranks
+from dithc.cli.distributed import ranks
+from dithc.cli.evaluation.sample import add_inputs, job_of
 from dithc.core.logging import get_logger, user_error
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _kid_from_training(
     """Return a function for the KID of uint8 images (N, 3, H, W) from up to 1,000 train tiles."""
     import numpy as np
 
-    from dithc.cli.images.features import open_extractor
+    from dithc.cli.evaluation.features import open_extractor
     from dithc.data import Tiles
     from dithc.evaluate import kid
 

@@ -1,4 +1,4 @@
-"""`dithc paper`: a cell of a table or figure of the paper, the document of its cells, or the page of all documents."""
+"""`dithc reproduce`: a cell of a table or figure of the paper, the document of its cells, or the page of all documents."""
 
 import argparse
 from pathlib import Path
@@ -8,8 +8,8 @@ from dithc.core.logging import get_logger, user_error
 
 SUMMARY = "Reproduces tables and figures of the paper: a cell, a document of its cells, or a page of all documents."
 EXAMPLE = (
-    "dithc paper fig10 --config config/experiments/demo.yaml --plan\n"
-    "dithc paper fig10 --config config/experiments/demo.yaml --cell simulated-weak "
+    "dithc reproduce fig10 --config config/experiments/demo.yaml --plan\n"
+    "dithc reproduce fig10 --config config/experiments/demo.yaml --cell simulated-weak "
     "--out results/demo/paper/cells/fig10/simulated-weak.json"
 )
 PAGE = "page"
@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.target != PAGE and args.target not in TARGETS:
         raise user_error(
-            "dithc paper TARGET",
+            "dithc reproduce TARGET",
             got=args.target,
             expected=f"one of {', '.join(TARGETS)}, or page",
             fix="correct the name; the target `paper` of the workflow builds all",
         )
     if args.out is None and not args.plan:
-        raise user_error("dithc paper --out", got="none", expected="the file to write", fix="add --out FILE")
+        raise user_error("dithc reproduce --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:
         from dithc.core.artifacts import outputs
 
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.target == PAGE:
         return _page(args)
     if args.config is None:
-        raise user_error("dithc paper --config", got="none", expected="a configuration file", fix="add --config FILE")
+        raise user_error(
+            "dithc reproduce --config", got="none", expected="a configuration file", fix="add --config FILE"
+        )
     from dithc.config import load
     from dithc.workflow import reproduction
 
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         print(reproduction.format_cells(jobs, args.target, node))
         return 0
     if args.cell is not None:
-        from dithc.cli.experiment.paper_cell import run_cell
+        from dithc.cli.experiment.reproduce_cell import run_cell
 
         return run_cell(reproduction.find_cell(jobs, args.target, args.cell), args.out)
     return _document(args, experiment, jobs)

@@ -12,7 +12,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PUBLIC_NAMES = 300, 60, 10
 
 # Each external dependency is imported by one file, or by one package that exists for that dependency.
 ENTRANCES = {
-    "rasterio": ("dithc/data/raster/", "dithc/data/grids.py", "dithc/data/orthorectify.py"),
+    "rasterio": ("dithc/data/raster/", "dithc/data/grids.py", "dithc/data/readers/gaofen2/orthorectify.py"),
     "PIL": ("dithc/data/images.py",),
     "zarr": ("dithc/data/export/zarr_store.py",),
     "pystac_client": ("dithc/data/stac/catalogue.py",),
@@ -66,6 +66,7 @@ PUBLIC = {
     "dithc.bench.simulate",
     "dithc.data.export",
     "dithc.data.stac",
+    "dithc.engine.hcops.blocks",
     "dithc.sample.parallel",
     "dithc.latents.as_xarray",
 }

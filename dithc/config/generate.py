@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from dithc.config.experiment import ExperimentConfig
+from dithc.config.schema import ExperimentConfig
 from dithc.config.suggestions import ReferenceSection, kinds, sections
 
 PAGE = Path("docs/config.md")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from dithc.config.experiment import ExperimentConfig
-from dithc.config.machine import MachineConfig
+from dithc.config.schema import ExperimentConfig, MachineConfig
 from dithc.config.suggestions import key_meant, word_meant
 from dithc.config.validation_messages import OF_NO_KIND, in_words, of_keys, shown
 from dithc.config.yaml_reader import YamlDocument, parse, read

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dithc.config import codecs, datasets, training
-from dithc.config.experiment import ExperimentConfig
+from dithc.config.schema import ExperimentConfig, codecs, datasets, training
 
 RUN_WITHOUT_EFFECT = {
     *(

@@ -17,7 +17,7 @@ Invariants:
   allocation. GDAL reads no sidecar files, and no code accesses the network.
 - torch is not imported.
 
-Extending: a new `kind` of source is a model in dithc.config.datasets and a module in `readers/`, registered in
+Extending: a new `kind` of source is a model in dithc.config.schema.datasets and a module in `readers/`, registered in
 `readers/__init__.py`. A new reason is a member of `scene.Reason`. Names are imported on first use, so that reading
 tiles does not import the libraries of scene readers.
 """

@@ -1,12 +1,15 @@
 """Checks of user files before use: regular files inside their product, with pixels that fit into memory."""
 
+import hashlib
 import os
 import resource
 import stat
+from collections.abc import Mapping
 from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
+from dithc.core.artifacts import sha256_file
 from dithc.core.logging import UserError, user_error
 from dithc.engine.hardware import Limits
 
@@ -94,3 +97,13 @@ def printable(text: str) -> str:
 
 def _not_used(path: Path, *, got: object, expected: str, fix: str) -> UserError:
     return user_error(f"{path} cannot be read", got=got, expected=expected, fix=fix)
+
+
+def combined_sha256(files: Mapping[str, Path]) -> str:
+    """Return one SHA-256 for the files of a scene: the hash of a single file, else of all names and hashes in order."""
+    if len(files) == 1:
+        return sha256_file(*files.values())
+    digest = hashlib.sha256()
+    for name in sorted(files, key=Path):
+        digest.update(f"{name} {sha256_file(files[name])}\n".encode())
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ Invariants:
 - An external autoencoder is tested before any work, and its latents are stored normalized.
 - Only `diffusers_networks.py` imports diffusers.
 
-Extending: a new codec is a model in dithc.config.codecs and a branch of `open_codec`. Another draw is a field of
+Extending: a new codec is a model in dithc.config.schema.codecs and a branch of `open_codec`. Another draw is a field of
 `Batch`.
 """
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine import hcops
-from dithc.engine.hcops import fused
+from dithc.engine.hcops.blocks import fused
 from dithc.model.embeddings import Linear, LinearGelu
 
 Rotary = tuple[Tensor | None, Tensor | None]  # cosines and sines (T, K/2), constants; or None

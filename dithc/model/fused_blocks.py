@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine import native
-from dithc.engine.hcops import fused, program
 from dithc.engine.hcops import token_shard as part
+from dithc.engine.hcops.blocks import fused, program
 from dithc.model.blocks import Attention, GatedMlp, Mlp
 from dithc.model.embeddings import Linear, LinearGelu, Silu
 

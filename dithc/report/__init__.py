@@ -16,7 +16,7 @@ numbers of the paper are in `dithc.core.reproduction`.
 """
 
 from dithc.report.figures import FIGURES, standalone
-from dithc.report.figures import quality as quality_figure
+from dithc.report.figures import time_to_quality as quality_figure
 from dithc.report.write import write_report
 
 draw_fid, draw_loss, draw_plan, draw_tiles = (

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from dithc.config.datasets import PluginConditions, PluginSource
+from dithc.config.schema.datasets import PluginConditions, PluginSource
 from dithc.data.readers.plugin import Raster
 from dithc.data.scene import Georeference
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dithc.config.training import PluginSampler
+from dithc.config.schema.training import PluginSampler
 
 # Adams-Bashforth: weights of the noise of the current and earlier steps.
 WEIGHTS = {1: (1.0,), 2: (3 / 2, -1 / 2), 3: (23 / 12, -16 / 12, 5 / 12), 4: (55 / 24, -59 / 24, 37 / 24, -9 / 24)}

@@ -18,7 +18,7 @@ from dithc.core.artifacts import Manifest
 from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
 from dithc.model import DiT
-from dithc.report.figures.quality import draw_quality
+from dithc.report.figures.benchmarks.time_to_quality import draw_quality
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"baseline": 80, "flow": 160}

@@ -10,8 +10,8 @@ import yaml
 
 from dithc.config import ExperimentConfig, MachineConfig, load, load_experiment, load_machine
 from dithc.config.generate import page, schema_json
+from dithc.config.schema.training import RunConfig
 from dithc.config.suggestions import sections
-from dithc.config.training import RunConfig
 from dithc.core.logging import UserError
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load
-from dithc.config.experiment import ExperimentConfig
+from dithc.config.schema.experiment import ExperimentConfig
 from dithc.config.suggestions import ELSEWHERE, WORDS, sections
 from dithc.core.logging import UserError
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import scipy.ndimage
 
-from dithc.data.pansharpen import shift_between, window_shift
+from dithc.data.readers.gaofen2.pansharpen import shift_between, window_shift
 
 RNG = np.random.default_rng(11)
 

@@ -18,7 +18,7 @@ import scipy.ndimage
 
 from dithc.data.grids import north_up, reproject_points
 from dithc.data.raster import write_geotiff
-from dithc.data.rpc import F64, TERMS, Rpc
+from dithc.data.readers.gaofen2.rpc import F64, TERMS, Rpc
 from dithc.data.synthetic import gaofen2
 from dithc.data.synthetic.cover import COUNTRYSIDE
 from dithc.data.synthetic.landscape import SUN_ZENITH_DEGREES, grow

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
-from dithc.engine.hcops import tuning
+from dithc.engine.hcops import blocks, tuning
 from dithc.engine.hcops.backend import raw
 from dithc.engine.native.call_sequences import STEPS
 from dithc.model.dit import Block
@@ -28,7 +28,7 @@ def _by_the_c_kernels() -> Iterator[None]:
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    return lambda: monkeypatch.setattr(hcops.fused, "block_serves", lambda *_: False)
+    return lambda: monkeypatch.setattr(blocks.fused, "block_serves", lambda *_: False)
 
 
 def _block() -> Block:

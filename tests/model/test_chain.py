@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dithc.engine import hcops, native
-from dithc.engine.hcops.program import Program
+from dithc.engine.hcops.blocks.program import Program
 from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
 from dithc.model.fused_blocks import MOST_PROGRAMS

@@ -16,6 +16,7 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
+from dithc.engine.hcops import blocks
 from dithc.model import PRESETS, DiT, adapt_state_dict, diffusers_keys, flops_per_image
 from dithc.train.muon_matrices import matrices_of
 
@@ -220,7 +221,7 @@ def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str,
             with torch.no_grad():
                 assert torch.equal(model(*inputs(dtype)), out)
             results.append([out, *gradients_of(out.float(), dict(model.named_parameters())).values()])
-            monkeypatch.setattr(hcops.fused, "block_serves", lambda *_: False)
+            monkeypatch.setattr(blocks.fused, "block_serves", lambda *_: False)
     for one, other in zip(*results, strict=True):
         assert one.dtype is other.dtype
         assert torch.equal(one, other)

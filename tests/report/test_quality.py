@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dithc.report.figures import theme
+from dithc.report.figures.benchmarks.time_to_quality import IMAGES_SHOWN, quality_figure, shown
 from dithc.report.figures.canvas import styled
-from dithc.report.figures.quality import IMAGES_SHOWN, quality_figure, shown
 from tests.report.texts import assert_legible, written
 
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dithc.report.figures.sampling import draw_ways, pictures, speedups
+from dithc.report.figures.benchmarks.sampling import draw_ways, pictures, speedups
 
 
 def row(name: str, speedup: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dithc.core.reproduction import read_reference
 from dithc.report import write_report
 from dithc.report.benchmarks.scaling_curves import ScalingCurve, curves_of, points_table, together
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.figures.scaling import draw_scaling, spaced
+from dithc.report.figures.benchmarks.scaling import draw_scaling, spaced
 
 
 def point(ranks: int, seconds: float | None, efficiency: float | None, **more: Any) -> dict[str, Any]:

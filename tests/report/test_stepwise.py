@@ -3,7 +3,7 @@
 from typing import Any
 
 from dithc.core.reproduction import read_reference
-from dithc.report.figures.stepwise import draw_stages, stage_bars
+from dithc.report.figures.benchmarks.stepwise import draw_stages, stage_bars
 
 
 def row(name: str, label: str, speedup: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from dithc.cli import main
 from dithc.core.logging import UserError
 from dithc.core.summaries import Measurement
-from dithc.report.figures.timeline import draw_timeline, read_timeline, timeline_of
+from dithc.report.figures.benchmarks.timeline import draw_timeline, read_timeline, timeline_of
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ Contents: `find_plugin` returns the extension with a group and name, `list_plugi
 `Plugin` loads the object of its entry point. `fault` builds the error of an extension that violates its contract.
 Invariants: only the named extension is imported, and only for a name that is not built in. An extension never replaces
 a built-in name. A name that two packages provide is rejected.
-Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.plugins. The package that uses
+Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.schema.plugins. The package that uses
 the group defines and tests its contract; docs/extending.md documents all contracts.
 """
 

@@ -26,9 +26,7 @@ from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
 from dithc.data.readers.plugin import InstalledReader
-from dithc.data.readers.safe import SafeReader
-from dithc.data.readers.sentinel2_array import Sentinel2ArrayReader
-from dithc.data.readers.stac import StacReader
+from dithc.data.readers.sentinel2 import SafeReader, Sentinel2ArrayReader, StacReader
 from dithc.data.scene import PixelBuffer, Reason, Rejection, Scene, SceneRejectedError
 
 __all__ = ["SceneSource", "read_scenes", "scene_id", "state_of"]

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.file_checks import combined_sha256
 from dithc.data.parquet import Kind
 from dithc.data.raster import RasterInfo, read_raster
-from dithc.data.readers.clouds import SceneMasks
 from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id
 from dithc.data.readers.rasters import DTYPES, RasterPixels, check_dtype, placed
-from dithc.data.readers.safe_metadata import combined_sha256
+from dithc.data.readers.sentinel2 import SceneMasks
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
     RADIANCE_SCALE,

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dithc.config import datasets
+from dithc.data.file_checks import combined_sha256
 from dithc.data.parquet import Kind
 from dithc.data.readers.listing import Listing, below, exists, scene_id, walk
-from dithc.data.readers.safe_metadata import combined_sha256
 from dithc.data.scene import Array, Georeference, Mask, Reason, Scene, SceneRejectedError, Units
 
 STORED = ("uint8", "int16", "uint16")

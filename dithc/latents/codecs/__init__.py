@@ -6,7 +6,7 @@
 Invariants: an external autoencoder is tested before any work. Its latents are stored normalized. No weights are
 downloaded.
 
-Extending: a new codec is a model in dithc.config.codecs and a branch of `open_codec`.
+Extending: a new codec is a model in dithc.config.schema.codecs and a branch of `open_codec`.
 """
 
 from dithc.latents.codecs import autoencoder

@@ -1,7 +1,7 @@
 """Figures drawn from records. Only this package imports matplotlib.
 
 Contents: `FIGURES` draws each figure of the report from its facts. `spectra` draws one dataset, `standalone` one given
-file, `quality` a comparison of runs, `canvas` is their common base.
+file, `benchmarks` measurements, `canvas` is their common base.
 
 Invariants: a figure is a pure function of records. No text is cut or covers another. Color-blind readers can
 distinguish the colors. A missing result is named. Figures have a white background, which light and dark pages share.
@@ -12,19 +12,16 @@ Extending: a new figure is a file with a function of (facts), and a line in `FIG
 from collections.abc import Callable
 from functools import partial
 
-from dithc.report.figures import canvas, quality, spectra, standalone, theme
+from dithc.report.figures import canvas, spectra, standalone, theme
+from dithc.report.figures.benchmarks import draw_memory, draw_sampling, draw_scaling, draw_stepwise, time_to_quality
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
-from dithc.report.figures.sampling import draw_sampling
-from dithc.report.figures.scaling import draw_scaling
 from dithc.report.figures.scores import draw_fid
 from dithc.report.figures.stages import draw_stages
-from dithc.report.figures.stepwise import draw_stepwise
-from dithc.report.figures.timeline import draw_memory
 from dithc.report.figures.training import draw_loss, draw_throughput
 from dithc.report.records import ReportRecords
 
-__all__ = ["FIGURES", "canvas", "quality", "spectra", "standalone", "theme"]
+__all__ = ["FIGURES", "canvas", "spectra", "standalone", "theme", "time_to_quality"]
 
 FIGURES: dict[str, Callable[[ReportRecords], bytes]] = {
     "samples": draw_samples,

@@ -6,10 +6,10 @@ from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import user_error
 from dithc.report.collect import read_curve
 from dithc.report.figures import theme
+from dithc.report.figures.benchmarks import draw_timeline, read_timeline
 from dithc.report.figures.canvas import as_png, styled
 from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
 from dithc.report.figures.tiles import read_tiles, tiles_figure
-from dithc.report.figures.timeline import draw_timeline, read_timeline
 from dithc.report.figures.training import draw_curves
 from dithc.report.records import Measure
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dithc.engine import hcops
-from dithc.engine.hcops import sharded_ops
 from dithc.engine.hcops import token_shard as part
+from dithc.engine.hcops.blocks import sharded_ops
 from dithc.sample.parallel.rank_set import RankSet, cut, starts
 from dithc.sample.parallel.shared_buffers import SharedBuffers
 

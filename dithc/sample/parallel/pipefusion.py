@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import user_error
-from dithc.engine.hcops import sharded_ops
+from dithc.engine.hcops.blocks import sharded_ops
 from dithc.model import DiT
 from dithc.sample.parallel.attention import Apart
 from dithc.sample.parallel.rank_set import RankSet, cut, starts

@@ -22,7 +22,8 @@ STAGES_UP_TO_THE_FIRST_FILE = """
 import sys
 from pathlib import Path
 from dithc.config import datasets
-from dithc.data.readers import read_scenes, zip_products
+from dithc.data.readers import read_scenes
+from dithc.data.readers.sentinel2 import zip_products
 whole = zip_products._unpack
 def unpack(packed, entry, folder):
     whole(packed, entry, folder)

@@ -13,9 +13,9 @@ from rasterio.warp import transform
 from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data.grids import pixel_sides_m
-from dithc.data.orthorectify import read_heights
 from dithc.data.raster import read_raster
 from dithc.data.readers import read_scenes
+from dithc.data.readers.gaofen2.orthorectify import read_heights
 from dithc.data.scene import Reason, Rejection, Scene
 
 LAND = np.random.default_rng(0).integers(500, 3000, (3, 32, 32), dtype=np.uint16)

@@ -20,8 +20,9 @@ from dithc.data import ingest_scenes, synthesize
 from dithc.data.grids import Grid
 from dithc.data.images import write_png
 from dithc.data.parquet import read_rows
-from dithc.data.readers import gaofen2, sentinel2_array
-from dithc.data.readers.safe_grid import doubled, regrid
+from dithc.data.readers.gaofen2 import reader as gaofen2
+from dithc.data.readers.sentinel2 import arrays as sentinel2_array
+from dithc.data.readers.sentinel2.safe_grid import doubled, regrid
 from dithc.data.scenes import stacks
 from dithc.data.scenes.reading import Scenes
 from dithc.data.scenes.scene_cache import RECORD_FILE

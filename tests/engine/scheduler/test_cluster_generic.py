@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.scheduler import cluster_generic, deadline, generic_queue, get_queue, status_query
+from dithc.engine.scheduler import cluster_generic, deadline, get_queue, queues, status_query
 from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, status, submit, summarize_scores
 from dithc.engine.scheduler.job_records import load
 from dithc.engine.scheduler.queue import SchedulerJob
@@ -238,5 +238,5 @@ def test_forgotten_job_of_another_driver_is_not_waited_for(
     queue = get_queue("generic")
     assert [job.state for job in queue.jobs(tmp_path)] == ["PENDING"]
     begun = time.time()
-    monkeypatch.setattr(generic_queue, "now", lambda: begun + LOST_SECONDS + 1)
+    monkeypatch.setattr(queues, "now", lambda: begun + LOST_SECONDS + 1)
     assert [job.active for job in queue.jobs(tmp_path)] == [False]

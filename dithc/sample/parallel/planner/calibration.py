@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dithc.engine.comm import Group
-from dithc.engine.hcops import sharded_ops
 from dithc.engine.hcops import token_shard as part
+from dithc.engine.hcops.blocks import sharded_ops
 from dithc.model import DiT
 from dithc.sample.parallel.attention import Apart, SharedMemoryAttention
 from dithc.sample.parallel.block_cache import BlockStack

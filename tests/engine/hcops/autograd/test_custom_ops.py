@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dithc.engine import hcops, native
-from dithc.engine.hcops import fused, tuning, vector
+from dithc.engine.hcops import tuning, vector
 from dithc.engine.hcops.autograd import OPERATORS
+from dithc.engine.hcops.blocks import fused
 from dithc.engine.hcops.kernel_registry import obstacle
 from dithc.engine.native import loading
 from tests.kernels.isas import ALL, runs
@@ -567,7 +568,9 @@ def test_mlp_whose_parts_are_served_by_different_back_ends_calls_them_one_by_one
     case = CASES["mlp"]
     leaves, exact = make(case, 1, mode)
     served = {row["op"]: row["backend"] for row in hcops.describe_kernels()}
-    monkeypatch.setattr("dithc.engine.hcops.fused.backend_of", lambda op: "other" if op == "linear" else served[op])
+    monkeypatch.setattr(
+        "dithc.engine.hcops.blocks.fused.backend_of", lambda op: "other" if op == "linear" else served[op]
+    )
     monkeypatch.delitem(OPERATORS, "mlp")
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):
         out = case.call(*leaves)

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from dithc.engine import hcops
+from dithc.engine.hcops import blocks
 from dithc.engine.hcops.kernel_registry import obstacle
 
 
@@ -204,7 +205,7 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
 
 
 def mlp(x: Tensor, weights: list[Tensor], *, residual: Tensor) -> Tensor:
-    return hcops.fused.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
+    return blocks.fused.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
 
 
 def mlp_by_torch(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:

@@ -1,0 +1,446 @@
+"""Settings of datasets: sources of scenes, and cutting, split, scaling and rendering of tiles."""
+
+from collections import Counter
+from datetime import date
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import Field, SerializeAsAny
+
+from dithc.config.schema.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.schema.plugins import REGISTERED as REGISTERED
+from dithc.config.schema.plugins import PluginConditions as PluginConditions
+from dithc.config.schema.plugins import PluginSettings as PluginSettings
+from dithc.config.schema.plugins import PluginSource as PluginSource
+from dithc.config.schema.plugins import kinds_of, taking
+from dithc.config.schema.tiling import NormalizationConfig
+from dithc.config.schema.tiling import RenderingConfig as RenderingConfig
+from dithc.config.schema.tiling import SplitConfig as SplitConfig
+from dithc.config.schema.tiling import TilesConfig as TilesConfig
+
+# Limits in digital numbers or reflectance: far beyond valid values, and small enough for exact differences in fp32.
+Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
+Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
+Pattern = Annotated[str, Field(min_length=1, max_length=500)]
+MaskValue = Annotated[int, Field(ge=-(2**31), lt=2**32)]
+Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
+PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
+SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
+
+
+Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
+SENTINEL2_BANDS = get_args(Sentinel2Band)
+NOT_OF_LEVEL_2A = "B10"  # cirrus band, which level 2A does not contain
+
+
+class SyntheticConfig(Settings):
+    """A generated input instead of the user's files (`dithc synthesize`)."""
+
+    scenes: Positive = 2
+    """Number of scenes; for an image folder, images per class."""
+    size: Size = 768
+    """Side of a scene in pixels at its finest resolution, a multiple of 6 for Sentinel-2; typical side of an image."""
+    classes: Size = 4
+    """Classes of an image folder; ignored by satellite scenes."""
+
+
+class _Source(Settings):
+    is_generated: ClassVar[bool] = True  # `synthetic` is available
+    path: Place | None = None
+    """Folder with the user's files, relative to the working folder. Give exactly one of `path` and `synthetic`."""
+    synthetic: SyntheticConfig | None = None
+    """Generate the input instead: data of the same structure for machines without data."""
+    include: list[Pattern] = Field(default=[], max_length=1000)
+    """Patterns of names, or of paths below `path`. Only matches are read: `*_SR_*.tif`, `2023/*`. Case does not matter,
+    and `*` also matches `/`. Masks are scenes only if a pattern names one (`*_udm2.tif`)."""
+    exclude: list[Pattern] = Field(default=[], max_length=1000)
+    """Patterns, as in `include`, of files, products and folders that are not read."""
+
+    def _check_consistency(self) -> None:
+        if (self.path is None) == (self.synthetic is None):
+            raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
+        if self.synthetic is not None and not self.is_generated:
+            raise ValueError("`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`")
+
+
+class MaskFileConfig(Settings):
+    """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
+
+    names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
+    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` matches the start of the
+    scene's name. Each scene must have one mask."""
+    band: Positive = 1
+    """Band of the mask, counted from 1."""
+    clear: list[MaskValue] = Field(default=[0], max_length=1000)
+    """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
+    cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
+    """Values of cloudy or unusable pixels, by default 1 and QA60. `others`: all values outside `clear` and
+    `no_data`."""
+    no_data: list[MaskValue] = Field(default=[255], max_length=1000)
+    """Values of pixels without data. A value in none of the three lists rejects the scene."""
+
+    def _check_consistency(self) -> None:
+        lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
+        twice = [value for value, count in Counter(value for one in lists for value in set(one)).items() if count > 1]
+        if twice:
+            raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
+
+
+class CloudsConfig(Settings):
+    """Selection of cloudy pixels in a scene. `tiles.max_cloud_fraction` limits their share in a tile."""
+
+    mask: MaskFileConfig | None = None
+    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
+    cloud."""
+    buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
+    """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
+
+
+class ProductCloudsConfig(CloudsConfig):
+    """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
+
+    scl_classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
+    """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of
+    medium and high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
+    min_cloud_probability: int | None = Field(default=None, ge=1, le=100)
+    """Lowest cloud probability (MSK_CLDPRB, L2A) in percent that counts as cloud. If unset, the mask is not read."""
+    use_msk_classi: bool = False
+    """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
+
+
+class _Files(_Source):
+    is_generated: ClassVar[bool] = False
+    clouds: CloudsConfig = CloudsConfig()
+    """Selection of cloudy pixels; no pixels without `mask`."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        if self.clouds.buffer_m and self.clouds.mask is None:
+            raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.mask` too")
+
+
+class _Sentinel2Bands(_Source):
+    gsd_m: Metres = 10.0
+    """Pixel size of the common grid in meters. Of a band at several sizes, the file of this size is read, or else the
+    next finer file. A band is resampled to a finer grid only from its native size."""
+    bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
+    """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
+    clouds: ProductCloudsConfig = ProductCloudsConfig()
+    """Selection of cloudy pixels."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        if self.bands is not None and len(set(self.bands)) < len(self.bands):
+            raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
+
+
+class Sentinel2Source(_Sentinel2Bands):
+    """Sentinel-2 products as delivered by ESA: `.SAFE` folders or zip files of them, L1C or L2A."""
+
+    kind: Literal["sentinel2"]
+    """Selects this reader."""
+    checksum: Literal["verify", "skip"] = "verify"
+    """Compare every file with the checksum in manifest.safe. `skip` trusts the disk."""
+    optional_files: list[Title] = Field(default=[], max_length=1000)
+    """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
+    downloaded products. The file of a band's native pixel size is always required."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        if self.synthetic is not None and (side := self.synthetic.size) % 6:
+            below = side // 6 * 6
+            raise ValueError(
+                f"`synthetic.size` is {side}, which is not a multiple of 6, so the grids of 10 m, 20 m and 60 m have different "
+                f"extents: use {below} or {below + 6}"
+            )
+
+
+class SearchConfig(Settings):
+    """Selection of catalog scenes that `dithc fetch` downloads into `path`."""
+
+    catalog: Address
+    """Root of a STAC API with item search: `https://earth-search.aws.element84.com/v1`."""
+    collection: Title
+    """Name of the collection in the catalog: `sentinel-2-c1-l2a`."""
+    bbox: tuple[float, float, float, float] | None = None
+    """West, south, east and north of the area in degrees. Give exactly one of `bbox` and `area_file`."""
+    area_file: Place | None = None
+    """GeoJSON file with one polygon, in degrees. Scenes that touch it are included."""
+    start_date: date
+    """First day of acquisition, `2024-04-01` (UTC)."""
+    end_date: date
+    """Last day of acquisition, inclusive."""
+    max_cloud_cover: Fraction = 1.0
+    """Largest cloudy share of a scene, according to the catalog. Other scenes are excluded."""
+    max_items: Positive = 100
+    """Largest number of scenes, in the order of the catalog."""
+    signing_url: Address | None = None
+    """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
+    `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
+
+    def _check_consistency(self) -> None:
+        if (self.bbox is None) == (self.area_file is None):
+            raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area_file` (a GeoJSON file)")
+        if self.bbox is not None:
+            west, south, east, north = self.bbox
+            if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
+                raise ValueError(
+                    f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an "
+                    "`area_file` of "
+                    "two polygons for an area across 180 degrees of longitude"
+                )
+        if self.start_date > self.end_date:
+            raise ValueError(f"`start_date` {self.start_date} is after `end_date` {self.end_date}")
+
+
+class Sentinel2StacSource(_Sentinel2Bands):
+    """Sentinel-2 scenes from catalogs: STAC items with the GeoTIFF (or JPEG 2000) file of each band, L1C or L2A."""
+
+    is_generated: ClassVar[bool] = False
+    kind: Literal["sentinel2-stac"]
+    """Selects this reader."""
+    search: SearchConfig | None = None
+    """Selection of scenes that `dithc fetch` downloads into `path`. Ingestion uses these scenes only, without a
+    network."""
+    checksum: Literal["verify", "skip"] = "verify"
+    """Compare every file with its size and checksum in the item and in lock.json. `skip` trusts the disk."""
+    offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
+    """Value added to digital numbers instead of the items' offset, for catalogs with wrong offsets: 0 or -1000."""
+    check_offset: bool = True
+    """Reject a scene if its values contradict the offset. Disable this check for scenes that are truly that bright."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        if self.clouds.use_msk_classi:
+            raise ValueError(
+                "`clouds.use_msk_classi` has no effect, because catalogs do not provide MSK_CLASSI as a file"
+            )
+
+
+class Sentinel2ArraySource(_Files):
+    """Sentinel-2 pixels without their product: plain GeoTIFF or .npy files without metadata."""
+
+    kind: Literal["sentinel2-array"]
+    """Selects this reader."""
+    bands: list[Band] = Field(min_length=1, max_length=64)
+    """Names of the bands in the files' order, such as B02. Files with extra trailing bands are rejected."""
+    units: Literal["dn", "reflectance"]
+    """Unit of stored numbers: a digital number, or reflectance 0 to 1."""
+    offset: float | None = Field(default=None, ge=-(10.0**6), le=10.0**6)
+    """Value added to a digital number before the division by `quantification`: -1000 from processing baseline 04.00, 0
+    before. Required for `units: dn`, because the files do not contain it and a guess would be silently wrong."""
+    check_offset: bool = True
+    """Reject a file if its values contradict the declared offset. Disable it for scenes that are truly that bright."""
+    quantification: float = Field(default=10000.0, gt=0.0, le=10.0**9)
+    """Digital numbers per unit of reflectance."""
+    axis_order: Literal["chw", "hwc"] = "chw"
+    """Order of axes in .npy files; GeoTIFF is always chw."""
+    nodata: float | None = None
+    """Stored value of pixels without data, in addition to the no-data value, mask and alpha band of the file."""
+    gsd_m: Metres = 10.0
+    """Pixel size in meters of files without georeference."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        if self.units == "dn" and self.offset is None:
+            raise ValueError("`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before")
+
+
+class CoefficientsConfig(Settings):
+    """A user-defined calibration instead of the published calibration: one number for each of `bands`."""
+
+    gain: list[Above0] = Field(min_length=1, max_length=64)
+    """Radiance (W m-2 sr-1 um-1) of a digital number."""
+    offset: list[Coefficient] | None = Field(default=None, min_length=1, max_length=64)
+    """Radiance of the digital number 0; 0 if unset."""
+    irradiance: list[Above0] | None = Field(default=None, min_length=1, max_length=64)
+    """Solar irradiance at the top of the atmosphere at one astronomical unit (W m-2 um-1), for reflectance; as
+    published if unset."""
+
+
+class Gaofen2Source(_Source):
+    """Gaofen-2 scenes: orthorectified 4-band GeoTIFF (with its XML), .npy cut from one, or products of level 1A."""
+
+    kind: Literal["gaofen2"]
+    """Selects this reader."""
+    bands: list[Band] = Field(default=["B", "G", "R", "NIR"], min_length=1, max_length=64)
+    """Names of the bands in the files' order."""
+    units: Literal["dn", "byte"] = "dn"
+    """Unit of stored numbers: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
+    axis_order: Literal["chw", "hwc"] = "chw"
+    """Order of axes in .npy files; GeoTIFF is always chw."""
+    gsd_m: Metres = 4.0
+    """Pixel size in meters of files without georeference, and of the grid for products of level 1A."""
+    height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
+    """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters
+    above the WGS84 ellipsoid. With `dem`, it is added to its heights (most DEMs count from the geoid)."""
+    dem: Place | None = None
+    """Read products of level 1A and orthorectify them with this GeoTIFF of heights in meters."""
+    calibrate: Literal["none", "radiance", "reflectance"] = "none"
+    """Stored quantity: unchanged digital numbers, radiance (W m-2 sr-1 um-1), or top-of-atmosphere reflectance. The
+    conversion uses the coefficients that the producer published for satellite, camera and year."""
+    coefficients: CoefficientsConfig | None = None
+    """Calibration instead of the published calibration."""
+    pansharpen: Literal["none", "gsa"] = "none"
+    """`gsa`: sharpen the bands of a product of level 1A with its panchromatic image, at `gsd_m` (by GSA)."""
+    max_shift: float = Field(default=1.0, gt=0.0, le=100.0)
+    """Largest shift of the panchromatic image, in pixels of the multispectral image. Others are rejected."""
+
+    @property
+    def takes_raw(self) -> bool:
+        """True if products of level 1A are read as scenes, which requires the height of the ground."""
+        return self.height_m is not None or self.dem is not None
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        self._check_calibration()
+        if self.synthetic is not None and self.takes_raw:
+            raise ValueError(
+                "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
+                "omit both, or give `path`"
+            )
+        if self.pansharpen == "none":
+            return
+        if not self.takes_raw:
+            raise ValueError("`pansharpen` requires products of level 1A: set the height (`height_m`, `dem`)")
+        if self.units != "dn":
+            raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
+        if self.gsd_m > SHARPENED_GSD_M:
+            raise ValueError(
+                f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
+                "the panchromatic pixel is 0.8 m"
+            )
+
+    def _check_calibration(self) -> None:
+        given = self.coefficients
+        if self.calibrate == "none":
+            if given is not None:
+                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
+            return
+        if self.units != "dn":
+            raise ValueError(f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers")
+        lists = {} if given is None else given.model_dump(exclude_none=True)
+        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
+        if wrong is not None:
+            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
+        if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
+            raise ValueError(f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`")
+
+
+class GeoTiffSource(_Files):
+    """Rasters of any other sensor, described by the configuration: Landsat, PlanetScope, Gaofen-1 and -6, aerial."""
+
+    kind: Literal["geotiff"]
+    """Selects this reader."""
+    sensor: Title = ""
+    """Sensor of the scenes, for the table of scenes."""
+    bands: list[Band] = Field(min_length=1, max_length=64)
+    """Names of the bands in the files' order."""
+    suffixes: list[Title] | None = Field(default=None, min_length=1, max_length=64)
+    """Ends of the file names in the order of `bands`, if each band is a file: `_SR_B4.TIF`. The rest is the scene."""
+    wavelengths_nm: list[Wavelength] | None = Field(default=None, min_length=1, max_length=64)
+    """Central wavelength of each band in nanometers, for the table of scenes."""
+    units: Literal["dn", "byte", "reflectance", "radiance"]
+    """Unit of a number after `scale` and `offset`: a digital number (uint16 only), a byte (uint8 only), reflectance 0
+    to 1, or radiance (W m-2 sr-1 um-1)."""
+    scale: Coefficient | list[Coefficient] = 1.0
+    """Reflectance or radiance per step of stored numbers; one, or one per band. 2.75e-5 for Landsat's Collection 2."""
+    offset: Coefficient | list[Coefficient] = 0.0
+    """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
+    nodata: float | None = None
+    """Stored value of pixels without data. It replaces that of a file; masks and alpha bands still apply."""
+    gsd_m: Metres | None = None
+    """Pixel size in meters of files without georeference. If unset, these files are rejected."""
+
+    def _check_consistency(self) -> None:
+        super()._check_consistency()
+        for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
+            values = getattr(self, name)
+            if isinstance(values, list) and len(values) != len(self.bands):
+                raise ValueError(f"`{name}` has {len(values)} values, and there are {len(self.bands)} `bands`")
+        if self.suffixes is not None and len({suffix.lower() for suffix in self.suffixes}) < len(self.suffixes):
+            raise ValueError("two bands have the same end in `suffixes`")
+        if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
+            raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
+        if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
+            raise ValueError(f"`scale` and `offset` have no effect on `units: {self.units}`, which are not converted")
+        steps = self.scale if isinstance(self.scale, list) else [self.scale]
+        if 0.0 in steps:
+            raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
+
+
+class ImageFolderSource(_Source):
+    """Images with classes, as in ImageNet: in folders, tar archives, WebDataset or parquet shards."""
+
+    kind: Literal["image-folder"]
+    """Selects this reader."""
+    size: Size = 256
+    """Side of the center crop in pixels. Smaller images are enlarged and counted."""
+    classes: Literal["folders", "one"] = "folders"
+    """`folders`: each sub-folder, or archive in an archive, is a class, in sorted order; shards contain their labels.
+    `one`: all images have one class, and labels are ignored."""
+    layout: Literal["auto", "folders", "tar", "webdataset", "parquet"] = "auto"
+    """Packing of the images: class folders, tar archives of classes (ImageNet's archive, or a folder of class
+    archives), WebDataset or parquet shards. `auto` detects it and rejects ambiguous folders. Nothing is unpacked."""
+
+
+BuiltInSource = Annotated[
+    Sentinel2Source | Sentinel2StacSource | Sentinel2ArraySource | Gaofen2Source | GeoTiffSource | ImageFolderSource,
+    Field(discriminator="kind"),
+]
+Source = Annotated[
+    BuiltInSource | SerializeAsAny[PluginSource], taking(PluginSource, kinds_of(BuiltInSource), BuiltInSource)
+]
+Conditions = Annotated[SerializeAsAny[PluginConditions], taking(PluginConditions, (), PluginConditions)]
+
+
+class DatasetConfig(Settings):
+    """One dataset from its source to its latents."""
+
+    title: Title
+    """Name in the report."""
+    source: Source
+    """Origin of the scenes."""
+    tiles: TilesConfig = TilesConfig()
+    """Cutting of scenes into tiles."""
+    split: SplitConfig = SplitConfig()
+    """Assignment of tiles to splits."""
+    normalization: NormalizationConfig = NormalizationConfig()
+    """Map of bands to [-1, 1]."""
+    rendering: RenderingConfig
+    """Conversion of tiles to 8-bit images, for display and for every score."""
+    codec: Name
+    """Name of the codec (section `codecs`) that encodes the tiles."""
+    conditions: list[Conditions] = Field(default=[], max_length=64)
+    """Conditions from installed packages for each tile, in addition to the built-in conditions (place, day, sun)."""
+    views: Literal[2, 8] = 2
+    """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for
+    `augment:
+    dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
+    finished runs of this dataset are trained again."""
+    max_rejected_fraction: Fraction = 0.5
+    """Largest share of unusable scene files. Ingestion fails beyond it, or if a file contradicts a declared offset."""
+
+    def _check_consistency(self) -> None:
+        if self.split.cell_size_m is not None and self.source.kind == "image-folder":
+            raise ValueError(
+                "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
+            )
+
+    @property
+    def band_names(self) -> list[str] | None:
+        """Bands of the tiles; None if the Sentinel-2 products decide."""
+        if self.source.kind == "image-folder":
+            return ["R", "G", "B"]
+        named: list[str] | None = getattr(self.source, "bands", None)
+        is_made = named is None and self.source.synthetic is not None  # products of level 2A
+        return [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else named
+
+    @property
+    def one_class(self) -> bool:
+        """True if all tiles have one class, as far as known before a scene is read."""
+        source = self.source
+        if isinstance(source, PluginSource):
+            return not source.labelled
+        if not isinstance(source, ImageFolderSource) or source.classes == "one":
+            return True
+        return source.synthetic is not None and source.synthetic.classes == 1

@@ -1,0 +1,148 @@
+"""Settings of the machine in a profile: launch of ranks and distribution of their work."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dithc.config.schema.base import Place, Positive, Settings
+from dithc.config.schema.training import CheckpointPath, GradientPath, MemoryConfig, Sharding, StrategyName
+
+Degree = Literal["auto"] | Positive
+
+
+class SamplingParallelismConfig(Settings):
+    """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
+    remaining images, predicted from rates measured at the start (`dithc sample --degrees` lists them)."""
+
+    data_parallel_degree: Degree = "auto"
+    """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
+    cfg_parallel: Literal["auto"] | bool = "auto"
+    """Compute the two branches of guidance on two ranks, or two sets of ranks."""
+    shared_memory_degree: Degree = "auto"
+    """Ranks of a node that divide the tokens of an image, with shared keys and values. Bit-identical to one rank."""
+    ulysses_degree: Degree = "auto"
+    """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
+    number of heads. Bit-identical to one rank."""
+    ring_degree: Degree = "auto"
+    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values in a ring. Results differ from one rank in
+    the seventh digit, because sums are rounded differently. auto selects a ring only if it saves more than 10%."""
+    window_degree: Degree = "auto"
+    """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
+    parallel_vae: Literal["auto"] | bool = False
+    """Decode an image on all ranks that sample it, each with some of its rows. Results differ from one rank in the
+    seventh digit, and a rank needs less memory. false: each image is decoded on one rank, with identical bits. auto:
+    each rank decodes the same number of images, and the remaining images are decoded by all ranks. For the codecs
+    kl-vae, sd-vae and diffusers (AutoencoderKL); other codecs always decode each image on one rank."""
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Degrees other than auto, by the names of `dithc.sample.parallel.ParallelDegrees`."""
+        named = {
+            "data": self.data_parallel_degree,
+            "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
+            "shared": self.shared_memory_degree,
+            "ulysses": self.ulysses_degree,
+            "ring": self.ring_degree,
+            "windows": self.window_degree,
+        }
+        return {name: degree for name, degree in named.items() if degree != "auto"}
+
+    def _check_consistency(self) -> None:
+        messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
+        if self.shared_memory_degree not in ("auto", 1) and messages:
+            raise ValueError(
+                "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree, "
+                "ring_degree): leave one of both out"
+            )
+
+
+class MachineConfig(Settings):
+    """Launch of ranks. A profile sets this section, not an experiment; it has no effect on results."""
+
+    launcher: Literal["none", "mpiexec", "srun"] = "none"
+    """Launcher of the ranks of a training or sampling run; `none` for one rank."""
+    nodes: Positive = 1
+    """Nodes of a training run."""
+    strategy: StrategyName = "cftp"
+    """Parallel strategy of a training run. cftp: one rank per die; its core clusters share every operation inside the
+    process; dp: one rank per core cluster, each with a replica; dp+tp: one rank per core cluster; the ranks of a die
+    share every layer (tensor parallelism)."""
+    ranks_per_node: Positive | None = None
+    """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
+    cpus_per_rank: Positive | None = None
+    """Cores per rank. If unset, the cores of the workflow divided by the ranks of a node."""
+    gradient_sync: GradientPath = "overlapped"
+    """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
+    sharding: Sharding = "none"
+    """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
+    state; zero1:
+    each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped)."""
+    collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
+    """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:
+    MPI's nonblocking all-reduce, posted and polled; blocking: MPI's blocking all-reduce."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type of the numbers that hierarchical sums transfer between ranks. The sums are computed in fp32."""
+    param_gather_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type of the weights that `sharding: zero1` transfers. With bf16, all ranks compute with rounded weights; each
+    rank keeps, updates and saves the exact weights of its share."""
+    trace_step: Positive | None = None
+    """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""
+    checkpoint_mode: CheckpointPath = "async"
+    """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
+    allow_checkpoint_rollback: bool = False
+    """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
+    memory: MemoryConfig = MemoryConfig()
+    """Use of memory tiers by a rank."""
+    sampling: SamplingParallelismConfig = SamplingParallelismConfig()
+    """Parallelism of a sampling run."""
+    stop_before_walltime: bool = False
+    """Jobs end at their `runtime`. Training and sampling then save and stop in time, for the next job."""
+    inputs_visible_on: Literal["here", "nodes"] = "here"
+    """Location of the user's files. here: visible to the machine that starts the workflow, which checks them before the
+    first job; nodes: possibly visible to nodes only, so that the first job detects a missing file."""
+    scheduler: Literal["none", "slurm", "generic"] = "none"
+    """Scheduler of the jobs. slurm: a job that stops before its walltime requeues itself; generic: the scripts of this
+    profile resubmit it; none: jobs run on this machine."""
+    srun_mpi: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
+    """Process management interface of srun: hydra, MPICH's launcher, which srun starts on the nodes; or a name in the
+    output of `srun --mpi=list`. auto: hydra with MPICH, pmix otherwise."""
+    cpus_per_node: Positive | None = None
+    """Cores per node that a job may request; without a scheduler, the cores of this machine."""
+    memory_per_node_mb: Positive | None = None
+    """Memory in MB per node that a job may request; no limit if unset."""
+    max_walltime_minutes: Positive | None = None
+    """Longest walltime in minutes that a job may request; no limit if unset."""
+    prologue: Place | None = None
+    """File of shell commands, such as `module load`, to run before the command of every rule. A failure ends the
+    job."""
+    gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
+    """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
+
+    def _check_consistency(self) -> None:
+        if self.scheduler != "none" and (self.cpus_per_node is None or self.cpus_per_rank is None):
+            raise ValueError(
+                f"machine.scheduler `{self.scheduler}` requires machine.cpus_per_node and machine.cpus_per_rank, because the "
+                "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
+            )
+        if (
+            self.cpus_per_node is not None
+            and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.cpus_per_node
+        ):
+            raise ValueError(
+                f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
+                f"machine.cpus_per_node {self.cpus_per_node}"
+            )
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks over all nodes; None if the number depends on the machine."""
+        return None if self.launched_per_node is None else self.nodes * self.launched_per_node
+
+    @property
+    def launched_per_node(self) -> int | None:
+        """Ranks per node, 1 without a launcher; None if the number depends on the machine."""
+        return 1 if self.ranks_per_node is None and self.launcher == "none" else self.ranks_per_node
+
+    def ranks_on(self, *, num_dies: int, num_clusters: int) -> int:
+        """Return the default number of ranks on a node with these numbers of dies and core clusters."""
+        return num_dies if self.strategy == "cftp" else num_clusters

@@ -1,0 +1,239 @@
+"""Settings of model, objective, optimizer, averages and trained guidance: the sub-sections of `runs.*`."""
+
+import math
+from statistics import NormalDist
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from dithc.config.schema.base import Fraction, Preset, Settings, Size
+from dithc.core.posthoc_ema import LONGEST, SHORTEST
+
+Predict = Literal["noise", "v", "flow"]
+Norm = Literal["layer", "rms"]
+MlpKind = Literal["gelu", "swiglu"]
+Position = Literal["sincos", "rope"]
+Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
+
+# Peebles & Xie, table 1: width, depth, heads.
+SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
+
+
+class BlockKind(NamedTuple):
+    """Structure of the blocks of a network; the default is the block of Peebles & Xie."""
+
+    norm: Norm = "layer"
+    mlp: MlpKind = "gelu"
+    position_embedding: Position = "sincos"
+    qk_norm: bool = False
+
+    def __str__(self) -> str:
+        qk_norm = str(self.qk_norm).lower()
+        return f"norm {self.norm}, mlp {self.mlp}, position_embedding {self.position_embedding}, qk_norm {qk_norm}"
+
+
+FAMILIES = {"DiT": BlockKind(), "ModernDiT": BlockKind("rms", "swiglu", "rope")}
+"""Blocks by the first part of a preset's name."""
+# A SwiGLU has three matrix products, a GELU two, so 2/3 of the width has the same operations. Rounding up to vectors of 16 fp32
+# adds 0.8% for width 256, 0.2% for 1024, and 0% for 384, 768 and 1152.
+SWIGLU_MULTIPLE = 16
+
+
+def swiglu_width(gelu_width: int) -> int:
+    """Return the hidden width of a SwiGLU with the operations of a GELU MLP with this hidden width."""
+    return -(-(2 * gelu_width // 3) // SWIGLU_MULTIPLE) * SWIGLU_MULTIPLE
+
+
+class EmaConfig(Settings):
+    """The exponential moving average of the weights."""
+
+    decay: float = Field(default=0.9999, ge=0.0, lt=1.0)
+    """Final decay."""
+    warmup: bool = True
+    """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
+    stds: list[Length] | None = Field(default=None, min_length=2, max_length=2)
+    """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
+    power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema` computes the average of
+    any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
+
+    def _check_consistency(self) -> None:
+        if self.stds is not None and self.stds[0] >= self.stds[1]:
+            raise ValueError(f"`stds` are not ascending: {self.stds}")
+
+
+class ModelConfig(Settings):
+    """The network: a preset and its changes."""
+
+    preset: Preset = "DiT-S/2"
+    """DiT-S, B, L or XL with patch 2, 4 or 8. ModernDiT-S, ... have `norm: rms`, `mlp: swiglu` and `position_embedding: rope`."""
+    learn_sigma: bool = True
+    """Predict the variance as well (doubles the output channels, adds the VLB term)."""
+    hidden_size: Size | None = None
+    """Width; the preset's if unset."""
+    depth: Size | None = None
+    """Number of blocks; the preset's if unset."""
+    num_heads: Size | None = None
+    """Attention heads; the preset's if unset."""
+    norm: Norm | None = None
+    """Normalization of tokens before shift and scale; the preset's if unset. layer: LayerNorm; rms: RMSNorm."""
+    mlp: MlpKind | None = None
+    """MLP of a block; the preset's if unset. gelu: hidden width 4 D; swiglu: gated, hidden width 8/3 D."""
+    position_embedding: Position | None = None
+    """Position encoding; the preset's if unset. sincos: a table added to tokens; rope: also rotated queries and
+    keys."""
+    qk_norm: bool | None = None
+    """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
+    networks. Short runs do not learn faster."""
+
+    def _check_consistency(self) -> None:
+        width, _, heads = self.shape
+        if width % heads:
+            raise ValueError(f"hidden_size {width} is not a multiple of num_heads {heads}")
+        if self.block.position_embedding == "rope" and width // heads % 4:
+            raise ValueError(
+                "`position_embedding: rope` rotates pairs of a head's channels, half by row and half by column, and "
+                "the heads of "
+                f"`hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a multiple of 4: choose "
+                "another number of heads, or `position_embedding: sincos`"
+            )
+
+    @property
+    def patch(self) -> int:
+        """Side of a patch in latent pixels."""
+        return int(self.preset.rpartition("/")[2])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Width, number of blocks, attention heads."""
+        width, depth, heads = SIZES[self.preset.partition("-")[2].partition("/")[0]]
+        return self.hidden_size or width, self.depth or depth, self.num_heads or heads
+
+    @property
+    def block(self) -> BlockKind:
+        """Blocks of the preset with the changes of this section."""
+        given = {name: value for name in BlockKind._fields if (value := getattr(self, name)) is not None}
+        return self._family._replace(**given)
+
+    @property
+    def block_changes(self) -> dict[str, str | bool]:
+        """Settings of the blocks that differ from the preset."""
+        return {name: value for name, value in self.block._asdict().items() if value != getattr(self._family, name)}
+
+    @property
+    def _family(self) -> BlockKind:
+        return FAMILIES[self.preset.partition("-")[0]]
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights without the label table."""
+        width, depth, heads = self.shape
+        modulations = depth * 6 * width**2
+        ends = 3 * width**2 + 512 * width  # timestep embedding, last adaLN, first and last layer
+        norms = 2 * (width // heads) if self.block.qk_norm else 0
+        return self.matrix_elements + modulations + depth * (11 * width + self._mlp_rows + norms) + ends
+
+    @property
+    def matrix_elements(self) -> int:
+        """Number of weights in the linear layers on tokens in the blocks, without biases."""
+        width, depth, _ = self.shape
+        return depth * width * (4 * width + self._mlp_rows + self.mlp_width)
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden width E of the MLP."""
+        width, _, _ = self.shape
+        return swiglu_width(4 * width) if self.block.mlp == "swiglu" else 4 * width
+
+    @property
+    def _mlp_rows(self) -> int:
+        """Rows of the first weight matrix of the MLP."""
+        return self.mlp_width * (2 if self.block.mlp == "swiglu" else 1)
+
+    @property
+    def kept_widths(self) -> int:
+        """Numbers per token that a block keeps for its backward pass, in multiples of the width D (paper section 4.2).
+
+        Two norms, qkv, attention, projection, MLP before and after its nonlinearity (8 for GELU and SwiGLU), and two
+        gates; measured: 16 to 19. Rotation or normalization keeps qkv twice; fast kernels keep only the rotated copy.
+        """
+        return 20 + (3 if self.block.position_embedding == "rope" or self.block.qk_norm else 0)
+
+
+class ObjectiveConfig(Settings):
+    """The training target of the network."""
+
+    prediction_type: Predict = "noise"
+    """Predicted quantity. noise; v: alpha noise - sigma image, with the same schedule; flow: noise - image on the
+    straight path between image and noise, sampled by euler or heun (without `model.learn_sigma`)."""
+    timestep_sampling: Literal["uniform", "logit-normal"] = "uniform"
+    """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
+    logit_mean: float = Field(default=0.0, ge=-20.0, le=20.0)
+    """Mean of the normal distribution; values above 0 give more noise."""
+    logit_std: float = Field(default=1.0, ge=0.01, le=20.0)
+    """Standard deviation of the normal distribution."""
+    loss_weighting: Literal["none", "min-snr"] = "none"
+    """Loss weight of a time. none: equal weights; min-snr: the error of the clean image, for each predicted quantity,
+    is weighted by the signal-to-noise ratio of its time, at most `snr_gamma` (noise and v only)."""
+    snr_gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
+    """Largest weight of min-snr."""
+
+    def _check_consistency(self) -> None:
+        if self.prediction_type == "flow" and self.loss_weighting != "none":
+            raise ValueError(
+                f"`loss_weighting` {self.loss_weighting} requires a noise schedule, not `prediction_type: flow`: leave it out"
+            )
+        if self.timestep_sampling == "uniform":
+            self._check_unused("timestep_sampling: logit-normal", "logit_mean", "logit_std")
+        if self.loss_weighting == "none":
+            self._check_unused("loss_weighting: min-snr", "snr_gamma")
+
+    def share_between(self, low: float, high: float) -> float:
+        """Return the share of drawn times between two times in [0, 1]."""
+        return self._share_below(high) - self._share_below(low)
+
+    def _share_below(self, time: float) -> float:
+        if self.timestep_sampling == "uniform" or time in (0.0, 1.0):
+            return time
+        return NormalDist(self.logit_mean, self.logit_std).cdf(math.log(time / (1 - time)))
+
+
+class OptimizerConfig(Settings):
+    """The optimizer."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon: orthogonalized updates of the weight matrices on tokens, and AdamW for biases, modulations,
+    embeddings and the final layer. `lr`, `weight_decay` and `max_grad_norm` have the same meaning for both."""
+    momentum: Beta = 0.95
+    """Decay of the momentum of matrices (muon)."""
+    newton_schulz_steps: int = Field(default=5, ge=1, le=20)
+    """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
+
+    def _check_consistency(self) -> None:
+        if self.kind != "muon":
+            self._check_unused("kind: muon", "momentum", "newton_schulz_steps")
+
+
+class GuidanceTrainingConfig(Settings):
+    """Guidance trained into the network. The target of labeled images moves away from a prediction without a label.
+    Sampling then takes one pass of the network instead of two."""
+
+    reference: Literal["self", "start"]
+    """Source of the prediction without a label. self: the current network (Model-guidance); start: the initial weights
+    of a fine-tuning run, which stay in memory (DogFit)."""
+    guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
+    """Equivalent `guidance` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
+    difference between the predictions with and without a label (w - 1 in both papers). The difference grows during
+    training."""
+    interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Use guidance only between these two times, as shares of the training times: 0 is the least noise. Published: [0,
+    0.75]."""
+
+    def _check_consistency(self) -> None:
+        if self.interval is not None and self.interval[0] >= self.interval[1]:
+            raise ValueError(f"`interval` is not ascending: {self.interval}")
+
+    @property
+    def share(self) -> float:
+        """Share of the difference between both predictions by which the target moves."""
+        return 1 - 1 / self.guidance

@@ -1,0 +1,267 @@
+"""Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
+from dithc.config.schema.evaluation import FLOW_SAMPLERS as FLOW_SAMPLERS
+from dithc.config.schema.evaluation import FLOW_START as FLOW_START
+from dithc.config.schema.evaluation import MOST_STEPS
+from dithc.config.schema.evaluation import EvaluationConfig as EvaluationConfig
+from dithc.config.schema.evaluation import FirstBlockCacheConfig as FirstBlockCacheConfig
+from dithc.config.schema.evaluation import PipeFusionConfig as PipeFusionConfig
+from dithc.config.schema.evaluation import TaylorCacheConfig as TaylorCacheConfig
+from dithc.config.schema.plugins import PluginSampler as PluginSampler
+from dithc.config.schema.run_sections import FAMILIES as FAMILIES
+from dithc.config.schema.run_sections import SIZES as SIZES
+from dithc.config.schema.run_sections import Beta
+from dithc.config.schema.run_sections import BlockKind as BlockKind
+from dithc.config.schema.run_sections import EmaConfig as EmaConfig
+from dithc.config.schema.run_sections import GuidanceTrainingConfig as GuidanceTrainingConfig
+from dithc.config.schema.run_sections import MlpKind as MlpKind
+from dithc.config.schema.run_sections import ModelConfig as ModelConfig
+from dithc.config.schema.run_sections import Norm as Norm
+from dithc.config.schema.run_sections import ObjectiveConfig as ObjectiveConfig
+from dithc.config.schema.run_sections import OptimizerConfig as OptimizerConfig
+from dithc.config.schema.run_sections import Position as Position
+from dithc.config.schema.run_sections import swiglu_width as swiglu_width
+
+StrategyName = Literal["cftp", "dp", "dp+tp"]
+GradientPath = Literal["overlapped", "ddp"]
+Sharding = Literal["none", "zero1"]
+CheckpointPath = Literal["async", "blocking"]
+AutoMemChoice = Literal["auto", "on", "off"]
+NonFinite = Literal["stop", "skip", "rollback"]
+Recompute = Literal["none", "block"]
+Augment = Literal["none", "mirror", "dihedral"]
+
+MOST_SEGMENTS = 10_000  # each is a job, and a manifest
+MOST_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
+
+# Bytes per weight: weight, gradient, two moments and average in fp32; a copy in bf16.
+STATE_BYTES, BF16_COPY_BYTES = 20, 2
+# Bytes per weight that an asynchronous checkpoint copies: weight, two moments, average.
+SNAPSHOT_BYTES = 16
+MOMENT_BYTES = 4  # of one moment; muon needs only one for matrices
+LENGTH_BYTES = 4  # additional bytes of state and snapshot for each of `ema.stds`
+
+
+class MemoryConfig(Settings):
+    """Use of the machine's memories by a rank of a training run; no effect on results."""
+
+    automem: AutoMemChoice = "auto"
+    """Move weights, activations and optimizer state between memories. auto: if the machine has two tiers, or a setting
+    below adds a second tier; on: as auto, but an error if only one tier exists; off: never."""
+    fast_memory_gib: Gib | None = None
+    """Hard limit in GiB for the data of a rank in the fastest tier; none for its share of that tier's capacity."""
+    spill_folder: Place | None = None
+    """Folder on a local disk for a file that is the last tier, one per rank; none for no file tier."""
+    spill_gib: Gib | None = None
+    """GiB of that file, per rank; allocated before the training run begins."""
+    allow_recompute: bool = False
+    """Allow recomputation of activations in the backward pass if it is cheaper than moving them. Results are equal."""
+
+    def _check_consistency(self) -> None:
+        if (self.spill_folder is None) != (self.spill_gib is None):
+            raise ValueError("give both of `spill_folder` and `spill_gib`, or neither")
+
+
+class RunConfig(Settings):
+    """One training run: pre-training, or fine-tuning that starts from another run or from a file."""
+
+    dataset: Name
+    """Dataset that provides the latents for training."""
+    model: ModelConfig = ModelConfig()
+    """Settings of the network."""
+    init_from_run: Name | None = None
+    """Run that provides its final weights as the start; makes this run a fine-tuning."""
+    init_from_file: Place | None = None
+    """File or folder with the initial weights instead: an official DiT .pt, safetensors, or a folder of diffusers'
+    transformer; makes this run a fine-tuning."""
+    init_weights: Literal["ema", "raw"] = "ema"
+    """Weights of the initial run to start from."""
+    seed: Seed | None = None
+    """Seed of the initial weights and of all random draws; the experiment's seed if unset."""
+    steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
+    """Total number of optimizer steps. You may raise it later; the run then continues."""
+    steps_per_job: Positive | None = None
+    """Steps of one job, so that a job fits its walltime; all steps in one job if unset. Must divide `steps`."""
+    global_batch_size: Positive = 112
+    """Images per step over all ranks."""
+    micro_batch_size: Positive | None = None
+    """Images per forward pass of a rank; the rank's entire share of the batch if unset."""
+    lr: Rate = 1e-4
+    """Learning rate of AdamW. Updates of muon have the same size."""
+    warmup_steps: Count = 0
+    """Steps over which the learning rate rises linearly from 0."""
+    lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
+    """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid:
+    constant, then linearly to 0 over the last steps. With both, `steps` cannot be raised later."""
+    decay_fraction: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Share of `steps` over which trapezoid falls to 0."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Settings of the optimizer."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of AdamW's first and second moments."""
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0.0, le=10.0**9)
+    """Largest global gradient norm; none for no clipping."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Compute type; master weights and optimizer state are always fp32."""
+    backend: Literal["auto", "numba", "reference"] = "auto"
+    """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C
+    compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
+    activation_checkpointing: Recompute = "none"
+    """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
+    guidance_training: GuidanceTrainingConfig | None = None
+    """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
+    target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
+    on_nonfinite: NonFinite = "stop"
+    """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
+    skip: omit its update and continue; rollback: the same from the newest checkpoint, which also repairs weights that
+    are not finite. May be changed later. The checkpoints and the manifest list the omitted steps."""
+    ema: EmaConfig = EmaConfig()
+    """Settings of the averaged weights."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """Training target: distribution of times, and predicted quantity."""
+    label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of labels replaced by the null label, for classifier-free guidance."""
+    augment: Augment = "mirror"
+    """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
+    image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
+    checkpoint_every: Positive = 100
+    """Steps between checkpoints."""
+    keep_last: Positive = 2
+    """Number of checkpoints kept in addition to those at the ends of segments."""
+    keep_every: Positive | None = None
+    """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`."""
+    validate_every: Positive | None = None
+    """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same
+    noise), with one more at the end of each job; none for no measurements. No effect on training."""
+    log_every: Positive = 10
+    """Steps between lines in the log; metrics are written every step."""
+
+    def _check_consistency(self) -> None:
+        if self.init_from_run is not None and self.init_from_file is not None:
+            raise ValueError("give at most one of `init_from_run` (a run) and `init_from_file` (a file)")
+        if self.steps_per_job is not None and self.steps % self.steps_per_job:
+            raise ValueError(f"`steps_per_job` {self.steps_per_job} does not divide `steps` {self.steps}")
+        if self.steps // self.segment_steps > MOST_SEGMENTS:
+            raise ValueError(
+                f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs"
+            )
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            raise ValueError(
+                f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "
+                "steps have no checkpoint"
+            )
+        self._check_objective()
+        self._check_schedule()
+        self._check_guide()
+
+    def _check_guide(self) -> None:
+        if self.guidance_training is None:
+            return
+        if self.label_dropout == 0.0:
+            raise ValueError(
+                "`guidance_training` requires predictions without a label, which are not trained with `label_dropout` "
+                "0: set it to 0.1, for "
+                "example, or leave `guidance_training` out"
+            )
+        if self.guidance_training.reference == "start" and self.init_from_run is None and self.init_from_file is None:
+            raise ValueError(
+                "`guidance_training.reference: start` requires initial weights: set `init_from_run` or "
+                "`init_from_file`, or set `reference: self`"
+            )
+
+    def _check_objective(self) -> None:
+        predict = self.objective.prediction_type
+        if predict == "flow" and self.model.learn_sigma:
+            raise ValueError(
+                "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
+            )
+        if predict != "noise" and self.init_from_file is not None:
+            raise ValueError(
+                "`init_from_file` contains a network that predicts noise, and `objective.prediction_type` is "
+                f"{predict}: set it to noise, or "
+                "leave `init_from_file` out"
+            )
+        if self.init_from_file is not None and self.model.block != BlockKind():
+            raise ValueError(
+                f"`init_from_file` contains a network with the original blocks ({BlockKind()}), and `model` has different blocks "
+                f"({self.model.block}), for which its weights are invalid: use a preset DiT-..., or a start run by "
+                "`init_from_run`"
+            )
+
+    def _check_schedule(self) -> None:
+        if self.lr_schedule != "trapezoid":
+            self._check_unused("lr_schedule: trapezoid", "decay_fraction")
+        decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_fraction * self.steps}[self.lr_schedule]
+        if decay and self.warmup_steps + decay > self.steps:
+            raise ValueError(
+                f"`warmup_steps` {self.warmup_steps} and the decay of `lr_schedule` {self.lr_schedule} ({decay:g} steps at "
+                f"least) exceed `steps` {self.steps}"
+            )
+
+    @property
+    def segment_steps(self) -> int:
+        """Steps of one job."""
+        return self.steps_per_job or self.steps
+
+    def keeps(self, step: int) -> bool:
+        """Return True if the checkpoint of a step exists after the end of training."""
+        return step <= self.steps and (step == self.steps or any(step % one == 0 for one in self.kept_every))
+
+    @property
+    def kept_every(self) -> list[int]:
+        """Step intervals of kept checkpoints. Checkpoints at their multiples exist after the end of training."""
+        return [every for every in (self.segment_steps, self.keep_every) if every is not None]
+
+    def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
+        """Return the bytes that an image with this number of tokens keeps for its backward pass."""
+        width, depth, _ = self.model.shape
+        kept_blocks = 2 if (recompute or self.activation_checkpointing) == "block" else depth
+        return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * self.model.kept_widths + depth)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of start weights."""
+        each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
+        if self.guidance_training is not None and self.guidance_training.reference == "start":
+            each += 2 if self.dtype == "bf16" else 4
+        return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes copied by an asynchronous checkpoint."""
+        return self.model.parameters * (SNAPSHOT_BYTES + self._lengths_bytes) - self._saved_bytes
+
+    @property
+    def update_flops(self) -> int:
+        """Operations of an update besides the element-wise operations: products of Newton-Schulz, over all ranks."""
+        width, depth, _ = self.model.shape
+        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and the same formula
+        # for the 2 matrices (D, E) of the MLP, or 3 with a gate.
+        of_mlp = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
+        adds = depth * (12 * width**3 + of_mlp) * self.optimizer.newton_schulz_steps
+        return 2 * adds if self.optimizer.kind == "muon" else 0
+
+    @property
+    def guided_share(self) -> float:
+        """Expected share of the images of a step with a second forward pass for `guidance_training`."""
+        if self.guidance_training is None:
+            return 0.0
+        low, high = self.guidance_training.interval or (0.0, 1.0)
+        return (1 - self.label_dropout) * self.objective.share_between(low, high)
+
+    @property
+    def _saved_bytes(self) -> int:
+        """Bytes of the second moments that matrices do not need."""
+        return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0
+
+    @property
+    def _lengths_bytes(self) -> int:
+        """Bytes per weight for the averages of `ema.stds`."""
+        return LENGTH_BYTES * len(self.ema.stds or ())

@@ -1,0 +1,210 @@
+"""Gaofen-2 multispectral scenes: orthorectified 4-band GeoTIFF with its XML, .npy excerpts, or products of level 1A."""
+
+import re
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.core.artifacts import sha256_file
+from dithc.core.logging import get_logger
+from dithc.data.file_checks import combined_sha256, memory_bytes
+from dithc.data.parquet import Kind
+from dithc.data.raster import read_raster
+from dithc.data.readers.gaofen2.calibration import Acquisition, calibrate
+from dithc.data.readers.gaofen2.level1a import (
+    PRODUCT,
+    Orthorectifier,
+    is_archive,
+    opened_product,
+    panchromatic_files,
+    product_of,
+    xml_beside,
+)
+from dithc.data.readers.gaofen2.rpc import rpc_beside
+from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id, tidy
+from dithc.data.readers.rasters import RasterPixels, check_dtype, placed, read_pixels
+from dithc.data.readers.tags import check_tags
+from dithc.data.scene import Mask, Reason, Scene, SceneRejectedError, Units
+from dithc.data.xml import Element, find_text, read_xml
+
+PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
+ARCHIVES = {".gz", ".tgz"}
+MOST_APART = timedelta(days=2)
+FACTS = {
+    "product_id": ("ProductID",),
+    "satellite": ("SatelliteID",),
+    "sensor": ("SensorID",),
+    "sensing_time": ("CenterTime", "ReceiveTime"),
+    "level": ("ProductLevel",),
+}
+SHARPENED: dict[str, Kind] = {
+    "pansharpened": "text",
+    "pan_shift_m": "floats",
+    "ergas": "float",
+    "sam_degrees": "float",
+    "q": "float",
+}
+log = get_logger(__name__)
+
+
+class Gaofen2Reader:
+    """Reader of multispectral files; the panchromatic file of a product is only used for pansharpening."""
+
+    def __init__(self, source: datasets.Gaofen2Source, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.classes: list[str] = [source.kind]
+        self._beside = SidecarIndex()
+        # An orthorectified product of level 1A may fill the memory, so that two do not fit.
+        self.memory_bytes = memory_bytes() if source.takes_raw else None
+        self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
+        if source.takes_raw or tidy(folder if folder.is_dir() else folder.parent, "**/*.[xX][mM][lL]"):
+            self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
+        if source.calibrate != "none":
+            self.columns["gains"] = "floats"
+        if source.pansharpen != "none":
+            self.columns |= SHARPENED
+        self.ground = Orthorectifier(source) if source.takes_raw else None
+        self.listing = Listing(source, folder)
+        found = self.listing.files(
+            suffixes=RASTERS | (ARCHIVES if source.takes_raw else set()),
+            use=lambda path: (
+                not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
+            ),
+            wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
+            fix="point `source.path` at a folder with the orthorectified MSS files; for delivered products of level 1A "
+            "(GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
+        )
+        self.listing.read([path for path in self.listing.unread if PANCHROMATIC.search(path.stem)])
+        unpacked = {product_of(path) for path in found if not is_archive(path)}
+        self.paths = [path for path in found if not is_archive(path) or product_of(path) not in unpacked]
+        if len(self.paths) < len(found):
+            log.info(
+                f"skipping {len(found) - len(self.paths)} archives in {folder}: their products are also there unpacked"
+            )
+
+    def inputs(self, path: Path) -> list[Path]:
+        return self._beside(path, product_of(path) if self.source.takes_raw else None)
+
+    def read(self, path: Path) -> Scene:
+        """Read one file; pixels are invalid if all bands are 0 (outside the footprint) or the file excludes one."""
+        source = self.source
+        with opened_product(path, pan=source.pansharpen != "none") as image:
+            xml = _xml_of(image)
+            metadata = None if xml is None else read_xml(xml)
+            _check_name(image, _facts(metadata))
+            raw, facts = self._read(image, metadata)
+            sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
+            check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
+            check_dtype(raw.pixels, units=source.units)
+        invalid = (raw.pixels == 0).all(axis=0) | raw.invalid(raw.nodata).any(axis=0)  # (H, W)
+        pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
+        units: Units = source.units
+        if source.calibrate != "none":
+            done = calibrate(pixels, invalid, source=source, of=_acquisition(metadata))
+            pixels, units, scale = done.pixels, done.units, done.scale
+            facts |= done.facts
+        mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=sha256,
+            pixels=pixels,
+            mask=mask,
+            bands=source.bands,
+            place=raw.place,
+            units=units,
+            scale=scale,
+            facts=_facts(metadata) | facts,
+            notes=raw.notes,
+        )
+
+    def _read(self, path: Path, metadata: Element | None) -> tuple[RasterPixels, dict[str, Any]]:
+        source = self.source
+        if path.suffix.lower() == ".npy" or self.ground is None:
+            raw = read_pixels(
+                path, bands=source.bands, layout=source.axis_order, gsd_m=source.gsd_m, georeferenced=True
+            )
+            return raw, {}
+        pixels, info = read_raster(path, bands=source.bands)
+        coefficients = rpc_beside(path)
+        if info.crs is None and coefficients is not None:
+            return self.ground.to_ground(path, pixels, info, coefficients, metadata)
+        if source.pansharpen != "none":
+            raise SceneRejectedError(
+                Reason.CRS_WRONG,
+                "only products of level 1A are pansharpened",
+                got=f"an image in {info.crs}",
+                expected="multispectral and panchromatic images with their .rpb",
+                fix="point `source.path` at the products of level 1A, or set `pansharpen: none`",
+            )
+        return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
+
+    def _sha256(self, path: Path, xml: Path | None, raw: RasterPixels, *, ground: bool) -> str:
+        """Return the hash of an archive, of a raster with mask and world file, or of all files read of a 1A product."""
+        if is_archive(path):
+            return sha256_file(path)
+        sharpened = panchromatic_files(path) if self.source.pansharpen != "none" else ()
+        used = (rpc_beside(path), xml, *sharpened) if ground else ()
+        return combined_sha256({one.name: one for one in (path, *used, *raw.companions) if one is not None})
+
+
+def _xml_of(path: Path) -> Path | None:
+    """Return the XML next to the file; None for .npy and for files without XML."""
+    if path.suffix.lower() == ".npy":
+        return None
+    found = xml_beside(path)
+    if found is None:
+        log.warning(f"{path} has no XML next to it: its satellite, sensor and time are unknown")
+    return found
+
+
+def _facts(root: Element | None) -> dict[str, Any]:
+    if root is None:
+        return {}
+    found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+    return {**found, **_sun(root)}
+
+
+def _sun(root: Element) -> dict[str, float]:
+    """Return elevation and azimuth of the sun in degrees; empty without plausible values in the XML."""
+    with suppress(ValueError):
+        zenith, azimuth = (float(find_text(root, name) or "") for name in ("SolarZenith", "SolarAzimuth"))
+        if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
+            return {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
+    return {}
+
+
+def _check_name(path: Path, facts: dict[str, Any]) -> None:
+    """Raise Refused if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
+    named = PRODUCT.match(path.name)
+    if named is None:
+        return
+    told = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
+    same = all(not one or one == other for one, other in zip(told, named.group(2, 3), strict=True))
+    with suppress(ValueError):
+        taken = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
+        same &= abs(taken - datetime.strptime(f"{named[4]}12", "%Y%m%d%H")) <= MOST_APART
+    if not same:
+        raise SceneRejectedError(
+            Reason.READ_ERROR,
+            "the name of the product and its XML contradict each other",
+            got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
+            expected=", ".join(named.group(2, 3, 4)),
+            fix="unpack or download the product again: its XML is damaged or belongs to another product",
+        )
+
+
+def _acquisition(root: Element | None) -> Acquisition:
+    if root is None:
+        return Acquisition()
+    facts = _facts(root)
+    time = zenith = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(facts["sensing_time"] or "")
+    with suppress(ValueError):
+        zenith = float(find_text(root, "SolarZenith") or "")
+    return Acquisition(satellite=facts["satellite"], sensor=facts["sensor"], time=time, solar_zenith=zenith)

@@ -1,0 +1,224 @@
+"""Sentinel-2 products as delivered by ESA: `.SAFE` folders or zip files, L1C or L2A, all bands on one grid."""
+
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+
+from dithc.config import datasets
+from dithc.core.logging import UserError, get_logger, user_error
+from dithc.data.file_checks import check_room, combined_sha256
+from dithc.data.parquet import Kind
+from dithc.data.readers.listing import Listing, below, exists, scene_id
+from dithc.data.readers.sentinel2.arrays import check_offset
+from dithc.data.readers.sentinel2.clouds import SceneMasks, mark_clouds
+from dithc.data.readers.sentinel2.safe_files import (
+    CLOUD_PROBABILITY,
+    LEVEL_BANDS,
+    SCENE_CLASSIFICATION,
+    BandFile,
+    band_files,
+    granules,
+    packed_product,
+    products,
+)
+from dithc.data.readers.sentinel2.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
+from dithc.data.readers.sentinel2.safe_metadata import (
+    Level,
+    level_of,
+    listed_files,
+    metadata_file,
+    read_metadata,
+    sun_angles,
+    verify_files,
+)
+from dithc.data.readers.sentinel2.stac_scaling import DnScaling
+from dithc.data.readers.sentinel2.zip_products import SUFFIX, unpacked
+from dithc.data.readers.tags import check_tags
+from dithc.data.scene import (
+    REFLECTANCE_SCALE,
+    Array,
+    Georeference,
+    Mask,
+    PixelBuffer,
+    Reason,
+    Scene,
+    SceneRejectedError,
+)
+
+FULL_SIDE = 10_980
+log = get_logger(__name__)
+
+
+class Painter:
+    """Base of readers of Sentinel-2 scenes, which resamples bands to one grid in `canvas` while the next is decoded."""
+
+    source: datasets.Sentinel2Source | datasets.Sentinel2StacSource
+    canvas: PixelBuffer
+    _masks: SceneMasks
+
+    def _painted(
+        self,
+        path: Path,
+        files: Mapping[str, BandFile],
+        bands: list[str],
+        numbers: DnScaling,
+        *,
+        level: Level,
+        masks_of: Path,
+    ) -> tuple[Array, Array, Georeference, list[Path]]:
+        """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
+        first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
+        whole = read_file(first)
+        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
+        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
+        stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
+        mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
+        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
+            del whole
+            for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+                if isinstance(self.source, datasets.Sentinel2StacSource):
+                    check_tags(
+                        files[band].path,
+                        info.labels,
+                        bands=[band],
+                        units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags
+                        scale=1 / numbers.per_unit,
+                        offset=offset / numbers.per_unit,
+                    )
+                paint_band(
+                    native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
+                )
+                self.canvas.release()
+        if isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset:
+            _check_values(stored, mask, bands, numbers)
+        place = Georeference(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        own = self._masks.of(masks_of)
+        mark_clouds(files, self.source.clouds, grid, mask)
+        self._masks.mark(own, place, mask)
+        if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
+            log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
+        return stored, mask, place, own
+
+
+class SafeReader(Painter):
+    """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
+
+    source: datasets.Sentinel2Source
+    memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
+
+    def __init__(self, source: datasets.Sentinel2Source, folder: Path) -> None:
+        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
+        wanted = (
+            "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml, or zip files of these folders"
+        )
+        exists(folder, wanted=wanted)
+        self.canvas = PixelBuffer()
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        self.paths = sorted(path for path in products(folder, self.listing.leave) if self.listing.takes(path))
+        self._product_of: dict[Path, Path] = {}
+        check_grid(source.bands, source.gsd_m)
+        if not self.paths:
+            fix = "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
+            raise self.listing.nothing_found(folder, wanted=wanted, fix=fix)
+        levels: dict[Path, Level] = {}
+        for path in self.paths:
+            with suppress(SceneRejectedError, UserError, OSError):  # an invalid product is rejected when it is read
+                levels[path] = level_of(path)
+        by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
+        if all(by_level.values()):
+            raise user_error(
+                f"the products in {folder} are of two levels, which differ in bands and physics",
+                got=", ".join(f"{len(paths)} {level} (such as {paths[0].name})" for level, paths in by_level.items()),
+                expected="one level per dataset",
+                fix="define a dataset for each level, with a separate folder",
+            )
+        for product in self.paths:
+            if len(parts := granules(product)) > 1:
+                self._product_of |= dict.fromkeys(parts, product)
+        self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
+
+    def inputs(self, path: Path) -> list[Path]:
+        """Return all files of the product and the mask file of the scene."""
+        product = self._product_of.get(path, path)
+        return [*(below(product) if product.is_dir() else [product]), *self._masks.of(self._scene(path))]
+
+    def read(self, path: Path) -> Scene:
+        """Read one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
+        if path in self._product_of:
+            return self._read(path, self._product_of[path], path)
+        if path.suffix.lower() != SUFFIX:
+            return self._read(path, path, next(iter(granules(path)), None))
+        with unpacked(path) as folder:
+            product = packed_product(folder)
+            if len(parts := granules(product)) > 1:
+                raise SceneRejectedError(
+                    Reason.WRONG_LAYOUT,
+                    "the zip file contains several granules (format before December 2016), each of which is a scene",
+                    got=f"{len(parts)} folders GRANULE/*/IMG_DATA",
+                    expected="one granule per zip file",
+                    fix="unpack it: in a folder each granule is read as a scene",
+                )
+            return self._read(path, product, next(iter(parts), None))
+
+    def _read(self, path: Path, product: Path, granule: Path | None) -> Scene:
+        files = band_files(product, granule, level_of(product), source=self.source)
+        notes = self._verify(product, granule, [metadata_file(product), *(file.path for file in files.values())])
+        metadata = read_metadata(product)
+        bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
+        offsets = [metadata.offsets[band] for band in bands]
+        numbers = DnScaling(per_unit=metadata.quantification, offsets=offsets, source="xml")
+        pixels, mask, place, own = self._painted(
+            path, files, bands, numbers, level=metadata.level, masks_of=self._scene(path)
+        )
+        read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
+        read |= {f"../{one.name}": one for one in own}
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=combined_sha256(read),
+            pixels=pixels,
+            mask=mask,
+            bands=bands,
+            place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
+            facts={**metadata.facts, **({} if notes else sun_angles(granule)), "offsets": offsets},
+            notes=notes,
+        )
+
+    def _scene(self, path: Path) -> Path:
+        """Return the path of a product, or of a granule as if it were stored next to its product."""
+        return self._product_of[path].with_name(path.name) if path in self._product_of else path
+
+    def _verify(self, product: Path, granule: Path | None, used: list[Path]) -> tuple[str, ...]:
+        """Compare the product, without other granules, with its manifest; note absent and damaged files."""
+        if self.source.checksum == "skip":
+            return ()
+        listed = listed_files(product)
+        if listed is None:
+            log.warning(
+                f"{product.name} has no manifest.safe: its files cannot be verified, only their hashes are kept"
+            )
+            return ()
+        others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
+        listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}
+        absent, damaged = verify_files(product, listed, used=used, optional_files=self.source.optional_files)
+        if damaged:
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            log.warning(
+                f"{product.name} has damaged files that are not used: {damaged[0]}{more} differs from manifest.safe"
+            )
+        return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
+
+
+def _check_values(stored: Array, mask: Array, bands: list[str], numbers: DnScaling) -> None:
+    """Raise Refused if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
+    invalid = mask == Mask.INVALID
+    if invalid.all():
+        return
+    offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
+    planes = (plane - np.int32(offset) for plane in stored)  # digital numbers as in the file, one band at a time
+    check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)

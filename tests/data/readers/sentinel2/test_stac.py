@@ -1,0 +1,344 @@
+"""Scenes with STAC items: reflectance of the original products by the rules of three catalogs; others are rejected."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from dithc.config import datasets
+from dithc.data import stac, synthesize
+from dithc.data.grids import north_up
+from dithc.data.raster import read_raster, write_geotiff
+from dithc.data.readers import read_scenes
+from dithc.data.readers.sentinel2.stac_scaling import numbers_of
+from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
+from tests.data.readers import systems
+from tests.data.readers.reading import reader
+from tests.inputs.stac_items import write_items
+
+TEN_METRES = ["B02", "B03", "B04", "B08"]
+EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
+
+
+read_all, read_one, refusal = reader(datasets.Sentinel2StacSource, kind="sentinel2-stac")
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create three scenes as items (`items/`), and their products (`products/`)."""
+    root = tmp_path_factory.mktemp("stac")
+    write_items(root / "items", scenes=3)
+    synthesize("sentinel2", root / "products", seed=3, scenes=3, size=96)
+    return root
+
+
+@pytest.fixture
+def scene_of(generated: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Create a folder with the scene of a catalog, which the test may damage."""
+
+    def find(catalogue: str) -> Path:
+        number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalogue)
+        found = sorted(generated.glob("items/*/*.json"), key=lambda path: _item(path)["properties"]["datetime"])[number]
+        return Path(shutil.copytree(found.parent, tmp_path / "items" / found.parent.name)).parent
+
+    return find
+
+
+def _item(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def item_file(folder: Path) -> Path:
+    return next(folder.glob("*/*.json"))
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = item_file(folder)
+    item = _item(path)
+    edit(item)
+    path.write_text(json.dumps(item))
+
+
+def file_of(folder: Path, band: str) -> Path:
+    return next(path for path in folder.rglob("*.tif") if band in path.name.replace(".", "_").split("_"))
+
+
+@pytest.mark.slow
+def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -> None:
+    items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
+    source = datasets.Sentinel2Source(kind="sentinel2", path=str(generated / "products"))
+    products = [one for one in read_scenes(source, generated / "products") if isinstance(one, Scene)]
+    products.sort(key=lambda one: str(one.facts["sensing_time"]))
+    assert [items[one.facts["product_id"]].facts["offset_source"] for one in products] == [
+        "applied",
+        "baseline",
+        "item",
+    ]
+    for product in products:
+        item = items[product.facts["product_id"]]
+        np.testing.assert_array_equal(item.mask, product.mask)
+        assert item.pixels.dtype == np.int16
+        assert item.place == product.place
+        assert item.facts["level"] == "L2A"
+        assert item.facts["baseline"] == "04.00"
+        assert product.facts["sensing_time"][:19] == item.facts["sensing_time"][:19]
+        valid = product.mask != Mask.INVALID
+        for band in product.bands:
+            if band == "B01":  # native 60 m in the product, a copy of 20 m in the item
+                continue
+            got, true = (one.pixels[one.bands.index(band)] for one in (item, product))
+            if item.facts["offset_source"] != "applied":
+                np.testing.assert_array_equal(got, true)
+            elif band in TEN_METRES:
+                np.testing.assert_array_equal(
+                    got[valid], np.maximum(true, 1)[valid]
+                )  # removal of the offset clips at 1
+            else:  # interpolated, in part from pixels clipped at 1
+                assert np.quantile(np.abs(got.astype(int) - true), 0.9) <= 1
+
+
+def made(
+    *, baseline: str | None, applied: bool | None, offset: float | None
+) -> tuple[stac.Item, dict[str, stac.Asset]]:
+    asset = (
+        {"href": "./a.tif"}
+        if offset is None
+        else {"href": "./a.tif", "raster:bands": [{"scale": 1e-4, "offset": offset}]}
+    )
+    properties = {"s2:processing_baseline": baseline, "earthsearch:boa_offset_applied": applied}
+    content = {
+        "type": "Feature",
+        "stac_version": "1.0.0",
+        "id": "S2A_L2A",
+        "properties": {name: value for name, value in properties.items() if value is not None},
+        "assets": {"red": asset, "nir": asset},
+    }
+    item = stac.item.item_of(content, origin="one")  # type: ignore[attr-defined]
+    return item, {asset.band: asset for asset in item.assets}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "applied", "offset", "expected"),
+    [
+        ("05.09", None, None, -1000.0),  # Planetary Computer
+        ("02.12", None, None, 0.0),
+        ("05.11", None, -0.1, -1000.0),  # Copernicus Data Space, Earth Search's collection 1
+        ("02.14", None, 0, 0.0),
+        ("04.00", True, -0.1, 0.0),  # Earth Search, whose bands keep the product's offset
+        ("04.00", True, 0, 0.0),
+        ("04.00", False, -0.1, -1000.0),
+        ("00.01", False, 0, 0.0),
+        (None, None, -0.1, -1000.0),
+        (None, True, None, 0.0),
+    ],
+)
+def test_the_offset_is_what_catalogues_say(
+    baseline: str | None, applied: bool | None, offset: float | None, expected: float
+) -> None:
+    item, assets = made(baseline=baseline, applied=applied, offset=offset)
+    found = numbers_of(item, assets, declared=None)
+    assert (found.per_unit, found.offsets) == (10_000.0, [expected, expected])
+    assert numbers_of(item, assets, declared=-7.0).offsets == [-7.0, -7.0]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "applied", "offset"),
+    [
+        ("04.00", None, 0),  # removed or wrong
+        ("04.00", False, 0),
+        ("03.01", None, -0.1),
+        ("03.01", False, -0.1),
+        ("02.12", True, None),
+        (None, None, None),
+        (None, False, None),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_may_be_declared(
+    baseline: str | None, applied: bool | None, offset: float | None
+) -> None:
+    item, assets = made(baseline=baseline, applied=applied, offset=offset)
+    with pytest.raises(SceneRejectedError, match=r"offset: -1000.*offset: 0") as error:
+        numbers_of(item, assets, declared=None)
+    assert error.value.reason == Reason.OFFSET_CONTRADICTION
+    assert numbers_of(item, assets, declared=0.0).offsets == [0.0, 0.0]
+
+
+def test_bands_that_say_different_things_are_refused() -> None:
+    item, assets = made(baseline="05.09", applied=None, offset=-0.1)
+    silent, _ = made(baseline="05.09", applied=None, offset=None)
+    with pytest.raises(SceneRejectedError, match="some bands declare"):
+        numbers_of(item, {**assets, "B04": silent.assets[0]}, declared=None)
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "applied", "right"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
+)
+def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
+    scene_of: Callable[[str], Path], catalogue: str, applied: bool, right: float
+) -> None:
+    folder = scene_of(catalogue)
+    before = read_one(folder)
+    change(folder, lambda item: item["properties"].update({"earthsearch:boa_offset_applied": applied}))
+    refused = refusal(folder)
+    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    assert f"offset: {right:g}" in refused.fix
+    after = read_one(folder, offset=right)
+    assert after.facts["offset_source"] == "config"
+    np.testing.assert_array_equal(after.pixels, before.pixels)
+    assert (read_one(folder, check_offset=False).pixels != before.pixels).any()
+
+
+def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(COLLECTION_1)
+    before = read_one(folder, bands=["B04"])
+
+    def finer(item: dict[str, Any]) -> None:
+        item["assets"]["red"] |= {"raster:scale": 5e-5, "raster:offset": -0.05}
+
+    change(folder, finer)
+    after = read_one(folder, bands=["B04"])
+    np.testing.assert_array_equal(after.pixels, np.rint(before.pixels / 2))
+
+
+def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(COLLECTION_1)  # offset -0.1
+    settings = {"bands": ["B04"], "checksum": "skip"}
+    before = read_one(folder, **settings)
+    for offset, name in ((-0.1, "red"), (0.0, "B04"), (-0.1, "B08")):
+        with rasterio.open(file_of(folder, "B04"), "r+", IGNORE_COG_LAYOUT_BREAK="YES") as raster:
+            raster.scales, raster.offsets, raster.descriptions = [1e-4], [offset], [name]
+        if (offset, name) == (-0.1, "red"):
+            np.testing.assert_array_equal(read_one(folder, **settings).pixels, before.pixels)
+        else:
+            assert refusal(folder, **settings).reason == Reason.TAGS_CONTRADICTION
+            assert (name == "B04") == isinstance(read_all(folder, **settings, offset=-1000.0)[0], Scene)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Path], cut: bool) -> None:
+    folder = scene_of(COLLECTION_1)
+    path = file_of(folder, "SCL")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file, not pixels
+    refused = refusal(folder)
+    assert refused.reason == Reason.CHECKSUM_MISMATCH
+    assert ("file:size" if cut else "sha256") in refused.got + refused.expected
+    if not cut:
+        read_one(folder, checksum="skip")
+
+
+def test_files_may_be_named_absolutely_but_not_outside_of_the_folder(
+    scene_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    path = file_of(folder, "B04")
+    for href in (str(path), f"file://{path}"):
+        change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
+        read_one(folder)
+    outside = tmp_path / "outside.tif"
+    shutil.copy(path, outside)
+    for href in (str(outside), "../../outside.tif", f"file://{outside}"):
+        change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
+        assert "a path that leads to" in refusal(folder).got
+    path.unlink()
+    path.symlink_to(outside)
+    change(folder, lambda item: item["assets"]["red"].update(href=f"./{path.name}"))
+    assert "a path that leads to" in refusal(folder).got
+
+
+@pytest.mark.parametrize("href", ["https://user:pass@host.example/a/B04.tif?sig=secret", "s3://bucket/B04.tif"])
+def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], href: str) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    change(folder, lambda item: item["assets"]["red"].update(href=href))
+    refused = refusal(folder)
+    assert refused.reason == Reason.INCOMPLETE
+    assert "dithc fetch" in refused.fix
+    assert not {"secret", "pass"} & set(f"{refused}".replace("=", " ").replace(":", " ").replace("@", " ").split())
+
+
+def test_a_band_that_is_missing_is_named_and_the_rest_may_be_chosen(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(PLANETARY_COMPUTER)
+    file_of(folder, "B05").unlink()
+    assert refusal(folder).reason == Reason.INCOMPLETE
+    change(folder, lambda item: item["assets"].pop("B05"))
+    refused = refusal(folder)
+    assert refused.reason == Reason.MISSING_BAND
+    assert "B05 at 10 m" in refused.got
+    assert read_one(folder, bands=["B11", "B02"]).bands == ["B11", "B02"]
+    assert "B10" in refusal(folder, bands=["B10", "B02"]).got
+
+
+def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask(
+    scene_of: Callable[[str], Path],
+) -> None:
+    folder = scene_of(PLANETARY_COMPUTER)
+    classes, info = read_raster(file_of(folder, "SCL"))
+    classes[:] = 4
+    classes[0, :10], classes[0, 20:22] = 9, 0
+    place = {"transform": info.transform, "epsg": info.epsg}
+    write_geotiff(file_of(folder, "SCL"), classes, **place)
+    mask = read_one(folder).mask
+    assert (mask[:20] == Mask.CLOUD).all()
+    assert (mask[40:44] == Mask.INVALID).all()
+    assert (mask[44:] == Mask.VALID).all()
+    assert not (read_one(folder, clouds={"classes": [3]}).mask == Mask.CLOUD).any()
+    assert refusal(folder, clouds={"probability": 40}).reason == Reason.MISSING_BAND
+    percent = np.zeros_like(classes)
+    percent[0, -5:] = 40
+    write_geotiff(item_file(folder).with_name("CLD.tif"), percent, **place)
+    change(folder, lambda item: item["assets"].update(cloud={"href": "./CLD.tif", "gsd": 20}))
+    assert (read_one(folder, clouds={"probability": 40}).mask[-10:] == Mask.CLOUD).all()
+    own = np.zeros((96, 96), np.uint8)
+    own[50] = 1
+    np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), own)
+    assert (read_one(folder, clouds={"mask": {}}).mask[50] == Mask.CLOUD).all()
+
+
+def test_other_documents_are_no_scenes_and_broken_ones_are_rejected(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    (folder / "collection.json").write_text('{"type": "Collection", "stac_version": "1.0.0"}')
+    (folder / "notes.json").write_text('{"of": "mine"}')
+    read_one(folder)
+    (folder / "all.json").write_text(json.dumps({"type": "FeatureCollection", "features": [_item(item_file(folder))]}))
+    (folder / "cut.json").write_text(item_file(folder).read_text()[:10])
+    found = read_all(folder)
+    assert [type(one) for one in found].count(Scene) == 1
+    assert {one.refused.reason for one in found if isinstance(one, Rejection)} == {Reason.READ_ERROR}
+    assert len(found) == 3
+
+
+def test_level_1c_has_13_bands(tmp_path: Path) -> None:
+    keys = ["coastal", "blue", "green", "red", "rededge1", "rededge2", "rededge3"]
+    keys += ["nir", "nir08", "nir09", "cirrus", "swir16", "swir22"]
+    assets = {}
+    for number, key in enumerate(keys):
+        gsd = 60 if key in ("coastal", "nir09", "cirrus") else 10 if key in ("blue", "green", "red", "nir") else 20
+        pixels = np.full((1, 240 // gsd, 240 // gsd), 1100 + number, np.uint16)
+        place = {"transform": north_up(left=300000, top=4600020, gsd=gsd), "epsg": 32632}
+        write_geotiff(tmp_path / f"{key}.tif", pixels, **place)
+        assets[key] = {"href": f"{key}.tif"}
+    item = {"type": "Feature", "stac_version": "1.1.0", "id": "S2B_T32TLL_L1C", "collection": "sentinel-2-l1c"}
+    item |= {"properties": {"s2:processing_baseline": "05.09", "s2:product_type": "S2MSI1C"}, "assets": assets}
+    (tmp_path / "item.json").write_text(json.dumps(item))
+    scene = read_one(tmp_path)
+    assert scene.pixels.shape == (13, 24, 24)
+    for number, plane in enumerate(scene.pixels):
+        assert (plane == 100 + number).all()
+
+
+def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
+    folder = scene_of(EARTH_SEARCH)
+    before = {path.name for path in folder.rglob("*.tif")}
+    systems.spoil(folder)
+    systems.touch(folder, "extra.tif", "x/preview.heic")
+    (folder / "collection.json").write_text("{}")
+    scenes = read_scenes(datasets.Sentinel2StacSource(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
+    assert len(before) > 3
+    assert len(scenes) == 1
+    scenes.look(0)
+    assert scenes.left_out() == {".heic": 1, ".tif": 1}

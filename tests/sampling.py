@@ -53,10 +53,10 @@ def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
     mark = item.get_closest_marker("sampled")
     if mark is not None:
         return (mark.args[0] if mark.args else item.nodeid.partition("[")[0]), ONE_OF
-    return (room_of(item), ONE_OF) if is_slow and unit_of(item) is None else None
+    return (package_of(item), ONE_OF) if is_slow and unit_of(item) is None else None
 
 
-def room_of(item: pytest.Item) -> str:
+def package_of(item: pytest.Item) -> str:
     """Return the folder of `tests` that contains a test at any depth, or the folder of its file elsewhere."""
     folder = item.path.parent
     return next((str(one) for one in (folder, *folder.parents) if one.parent == ROOT / "tests"), str(folder))

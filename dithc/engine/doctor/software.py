@@ -38,7 +38,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     if native.library() is None:
         text = f"C kernels are unavailable: {native.load_library().reason}; operators served: {counts}"
-        fix = "remove that cause, then reinstall the package (make env); until then operators are slower"
+        fix = "remove that cause, then reinstall the package (make install); until then operators are slower"
         return [CheckResult("warn", "kernels", text, details=served, fix=fix, facts=facts)]
     text = (
         f"instruction set {isa}, from {native.load_library().reason}; operators served: {counts} (details: --verbose)"
@@ -56,7 +56,7 @@ def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
         text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
         return [CheckResult("ok", "torch's allocator", text, facts=facts)]
     text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
-    fix = "remove that cause, then reinstall the package with --no-build-isolation (make env)"
+    fix = "remove that cause, then reinstall the package with --no-build-isolation (make install)"
     return [CheckResult("warn", "torch's allocator", text, fix=fix, facts=facts)]
 
 

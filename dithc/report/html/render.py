@@ -21,7 +21,7 @@ from dithc.report.html.engine_parts import engine_parts
 from dithc.report.html.scores import SMALL_NOTE, measured_tables, score_tables
 from dithc.report.records import ReportRecords
 
-ROOM = "dithc.report.html"
+TEMPLATES = "dithc.report.html"
 NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
 PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, big-endian
 
@@ -69,13 +69,13 @@ def render(facts: ReportRecords, pictures: PageImages) -> str:
     )
 
 
-def render_template(template: str, *, room: str = ROOM, scripts: Sequence[str] = (), **values: Any) -> str:
+def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequence[str] = (), **values: Any) -> str:
     """Render a template with everything inlined and every text escaped.
 
-    Files of the package `room` precede those of this package. Its `scripts` run after the script for enlarging images.
+    Files of the package `package` precede those of this package. Its `scripts` run after the script for enlarging images.
     """
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((room, ROOM))]),
+        loader=ChoiceLoader([PackageLoader(name, ".") for name in dict.fromkeys((package, TEMPLATES))]),
         autoescape=True,
         finalize=lambda value: escaping.escaped(value, indent=0) if type(value) is str else value,
         undefined=StrictUndefined,
@@ -91,7 +91,7 @@ def render_template(template: str, *, room: str = ROOM, scripts: Sequence[str] =
     )
     environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
-        (files(name) / file).read_text() for name, file in [(ROOM, "enlarge.js"), *((room, one) for one in scripts)]
+        (files(name) / file).read_text() for name, file in [(TEMPLATES, "enlarge.js"), *((package, one) for one in scripts)]
     )
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 

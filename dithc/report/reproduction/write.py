@@ -17,7 +17,7 @@ from dithc.report.reproduction import verdict
 from dithc.report.reproduction.figure import drawn, machine_line
 from dithc.report.reproduction.frame import unit_of
 
-ROOM = "dithc.report.reproduction"
+TEMPLATES = "dithc.report.reproduction"
 FOLDED = 28  # rows above which a table is collapsed
 LOOKS = {
     "measured": "good",
@@ -59,7 +59,7 @@ def write_page(documents: Iterable[TargetResult], path: Path) -> None:
         path,
         html.render_template(
             "paper.html",
-            room=ROOM,
+            package=TEMPLATES,
             scripts=("copy.js",),
             sections=[_section(one, path.parent) for one in shown],
             counts={name: number for name, number in verdict.count(shown).items() if number},

@@ -52,7 +52,7 @@ def work_of(images: ImageGenerator | CodecReconstructions, shards: Sequence[int]
     if not isinstance(images, ImageGenerator):
         return SamplingWork(shards=shards)
     branches, staged = 1 if job.evaluation.guidance_scale == 1.0 else 2, job.evaluation.pipefusion
-    calls = images.changed(guidance=1.0).network_evaluations()
+    calls = images.changed(guidance_scale=1.0).network_evaluations()
     both = images.network_evaluations() - calls if branches == 2 else calls
     return SamplingWork.of(
         images.model.config,

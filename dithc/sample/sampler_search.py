@@ -94,7 +94,7 @@ class _Error:
         log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
         is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
         best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
-        self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, times=None)
+        self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, timesteps=None)
 
     @property
     def trials(self) -> int:
@@ -102,7 +102,7 @@ class _Error:
 
     def __call__(self, times: Times) -> float:
         if times not in self._known:
-            drawn = self._latents(times=list(times))
+            drawn = self._latents(timesteps=list(times))
             self._known[times] = float((drawn - self._reference).abs().mean())
         return self._known[times]
 
@@ -183,7 +183,7 @@ def search_epsilon_scaling(
     if chosen.checkpoint == "codec":
         raise user_error(
             f"evaluation {job.name} has no noise to scale",
-            got="at: codec",
+            got="checkpoint: codec",
             expected="an evaluation that samples a network",
             fix="select another evaluation",
         )

@@ -34,12 +34,8 @@ class Npz(PluginSource):
         with np.load(path) as file:
             pixels, time, sun = file["pixels"], str(file["time"]), float(file["sun_elevation"])
         facts = {"sensing_time": time, "sun_elevation": sun}
-        return Raster(
-            pixels=pixels,
-            mask=(pixels > 0).all(axis=0).astype(np.uint8),
-            place=Georeference(gsd_m=self.gsd_m),
-            facts=facts,
-        )
+        mask = (pixels > 0).all(axis=0).astype(np.uint8)
+        return Raster(pixels=pixels, mask=mask, place=Georeference(gsd_m=self.gsd_m), facts=facts)
 
 
 class Airmass(PluginConditions):

@@ -73,10 +73,10 @@ def count_calls(name: str) -> int:
     """Count the products of one layer, forward and backward, that the library itself reports."""
     program = f"""
 import torch
-from dithc.bench.gemm_libraries import LIBRARIES, linear_by
+from dithc.bench.gemm_libraries import LIBRARIES, make_linear
 x, w = torch.randn(64, 32, requires_grad=True), torch.randn(96, 32, requires_grad=True)
 with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
-    linear_by(LIBRARIES[{name!r}])(x, w, torch.zeros(96)).sum().backward()
+    make_linear(LIBRARIES[{name!r}])(x, w, torch.zeros(96)).sum().backward()
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     word = {"onednn": ("primitive,exec,cpu,inner_product", "primitive,exec,cpu,matmul"), "torch-blas": ("SGEMM(",)}[

@@ -60,10 +60,10 @@ def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
 
 def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_bounds():
     made = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
-    assert {made.evaluations[evaluation_name(run_name("averages", 0, 80), at)].ema for at in evaluation_steps(80)} == {
-        0.1
-    }
-    assert {made.evaluations[bound].ema for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
+    assert {
+        made.evaluations[evaluation_name(run_name("averages", 0, 80), at)].ema_std for at in evaluation_steps(80)
+    } == {0.1}
+    assert {made.evaluations[bound].ema_std for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
 
 
 def test_steps_fill_the_budget_by_each_ones_own_step():
@@ -121,8 +121,8 @@ def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them(
     made = load(plan().experiment(STEPS))
     assert set(made.runs) == {"flow-s0-n160", "flow-s1-n160", *(f"baseline-s{seed}-n80" for seed in range(4))}
     assert {made.seed_of(name) for name in made.runs} == {0, 1, 2, 3}
-    assert [made.evaluations[f"flow-s1-n160-at{at}"].at for at in (20, 40, 80, 160)] == [20, 40, 80, 160]
-    assert {name: one.at for name, one in made.evaluations.items() if "-n" not in name} == {
+    assert [made.evaluations[f"flow-s1-n160-at{at}"].checkpoint for at in (20, 40, 80, 160)] == [20, 40, 80, 160]
+    assert {name: one.checkpoint for name, one in made.evaluations.items() if "-n" not in name} == {
         "baseline-untrained": "untrained",
         "codec-f4-z8": "codec",
     }
@@ -157,12 +157,12 @@ def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew
 
 def test_contenders_that_cannot_be_compared_are_refused():
     base = plan().base
-    fewer = base.evaluations["judge-flow"].model_copy(update={"images": 8})
-    started = base.runs["flow"].model_copy(update={"init": "baseline"})
+    fewer = base.evaluations["judge-flow"].model_copy(update={"num_images": 8})
+    started = base.runs["flow"].model_copy(update={"init_from_run": "baseline"})
     for changes, said in (
         (
             {"base": base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}})},
-            "evaluation's images",
+            "evaluation's num_images",
         ),
         ({"base": base.model_copy(update={"runs": {**base.runs, "flow": started}})}, "without the time of that run"),
         *(({name: "x"}, "one or more of") for name in ("baseline", "evaluation")),
@@ -196,7 +196,9 @@ def test_operations_of_a_contender_include_the_second_pass_of_guide():
     base = load(ROOT / "config" / "experiments" / "quality.yaml")
     network = DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
     run = base.runs["baseline"].model_copy(update={"label_dropout": 0.5})
-    guided = run.model_copy(update={"guide": training.GuidanceTrainingConfig(by="self", interval=[0.0, 0.5])})
+    guided = run.model_copy(
+        update={"guidance_training": training.GuidanceTrainingConfig(reference="self", interval=[0.0, 0.5])}
+    )
     assert _flops(guided, network) == pytest.approx(_flops(run, network) * (1 + 0.25 / 3))
 
 

@@ -20,7 +20,7 @@ class Bench(Small):
     """Small experiment; `words[verb]` are the arguments of its commands."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root, scenes=12, images=4, steps=2)
+        super().__init__(root, scenes=12, num_images=4, steps=2)
         tiles = ("--tiles", self.manifest("tiles"))
         pair = ("--real", self.manifest("real"), "--generated", self.manifest("generated"))
         report = ["report", *self.words["tiles"][1:3], "--manifests", self.manifest("tiles")]

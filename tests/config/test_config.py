@@ -70,7 +70,7 @@ def flow(**settings: Any) -> dict[str, Any]:
 
 def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return the runs `a`, and `b` before it."""
-    return {"runs": run(init="b", **settings)["runs"] | {"b": {"dataset": "landscape", **start}}}
+    return {"runs": run(init_from_run="b", **settings)["runs"] | {"b": {"dataset": "landscape", **start}}}
 
 
 def sourced(**source: Any) -> dict[str, Any]:
@@ -107,9 +107,9 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
     (
         {"extractors": {"x": {"kind": "inception", "path": "x.pth", "train_on_defects": True}}},
-        ["extractors.x", "`defects`"],
+        ["extractors.x", "`train_on_defects`"],
     ),
-    *((judge(source), ["all tiles of datasets.x have one class", "`defects: true`"]) for source in ONE_CLASS),
+    *((judge(source), ["all tiles of datasets.x have one class", "`train_on_defects: true`"]) for source in ONE_CLASS),
     (sourced(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
     (
         sourced(kind="geotiff", bands=["R"], units="byte", synthetic={}),
@@ -121,98 +121,126 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "their sum is at most 1", "0.6"]),
     (codec_of(equivariance=0.1, downsampling_factor=32), ["codecs.c.equivariance", "lower `downsampling_factor`"]),
     (run(dataset="nowhere"), ["runs.a.dataset", "nowhere", "landscape"]),
-    (run(init="b"), ["runs.a.init_from_run", "'b'"]),
-    (run(steps=10, segment=3), ["segment", "does not divide"]),
-    (run(steps=9_000_000, segment=1), ["segment", "more than 10000 jobs"]),
+    (run(init_from_run="b"), ["runs.a.init_from_run", "'b'"]),
+    (run(steps=10, steps_per_job=3), ["steps_per_job", "does not divide"]),
+    (run(steps=9_000_000, steps_per_job=1), ["steps_per_job", "more than 10000 jobs"]),
     (run(lr=-1e-4), ["runs.a.lr", "greater than 0"]),
     (run(lr=float("nan")), ["runs.a.lr", "finite number"]),
     (run(steps=True), ["runs.a", "`steps` is True"]),
     (run(betas=[0.9]), ["runs.a.betas.1", "required"]),
     (run(model={"num_heads": 5}), ["hidden_size 384", "num_heads 5"]),
-    (run(model={"hidden_size": 40, "num_heads": 4, "position": "rope"}), ["runs.a.model", "not a multiple of 4"]),
+    (
+        run(model={"hidden_size": 40, "num_heads": 4, "position_embedding": "rope"}),
+        ["runs.a.model", "not a multiple of 4"],
+    ),
     (run(model={"qk_norm": 1.5}), ["runs.a.model.qk_norm", "true or false"]),
     (run(model={"norm": True}), ["runs.a.model", "`norm` is True"]),
     (run(model={"norm": "rms"}, init_from_file="DiT.pt"), ["runs.a", "original blocks", "norm rms, mlp gelu"]),
-    (run(objective={"predict": "flow"}), ["runs.a", "`model.learn_sigma: false`"]),
+    (run(objective={"prediction_type": "flow"}), ["runs.a", "`model.learn_sigma: false`"]),
     (
-        run(objective={"predict": "v"}, init_from_file="DiT.pt"),
+        run(objective={"prediction_type": "v"}, init_from_file="DiT.pt"),
         ["runs.a", "`init_from_file` contains a network that predicts noise"],
     ),
-    (run(objective={"predict": "flow", "weight": "min-snr"}), ["runs.a.objective", "min-snr", "leave it out"]),
-    (run(objective={"mean": 0.5}), ["runs.a.objective", "`mean`", "`times: logit-normal`"]),
-    (run(objective={"gamma": 3.0}), ["runs.a.objective", "`gamma`", "`weight: min-snr`"]),
+    (
+        run(objective={"prediction_type": "flow", "loss_weighting": "min-snr"}),
+        ["runs.a.objective", "min-snr", "leave it out"],
+    ),
+    (run(objective={"logit_mean": 0.5}), ["runs.a.objective", "`logit_mean`", "`timestep_sampling: logit-normal`"]),
+    (run(objective={"snr_gamma": 3.0}), ["runs.a.objective", "`snr_gamma`", "`loss_weighting: min-snr`"]),
     (run(optimizer={"momentum": 0.9}), ["runs.a.optimizer", "`momentum` has no effect", "`kind: muon`"]),
-    (run(optimizer={"iterations": 6}), ["runs.a.optimizer", "`iterations` has no effect", "`kind: muon`"]),
+    (
+        run(optimizer={"newton_schulz_steps": 6}),
+        ["runs.a.optimizer", "`newton_schulz_steps` has no effect", "`kind: muon`"],
+    ),
     (run(decay_fraction=0.5), ["runs.a", "`decay_fraction` has no effect", "trapezoid"]),
     (run(steps=10, warmup_steps=10, lr_schedule="cosine"), ["runs.a", "`warmup_steps` 10", "cosine", "`steps` 10"]),
     (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "(2 steps at least)"]),
     (run(augment="dihedral"), ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set it to 8"]),
-    (run(ema={"lengths": [0.1, 0.05]}), ["runs.a.ema", "`lengths` are not ascending"]),
-    (run(guide={"by": "start"}), ["runs.a", "`guide.by: start` requires initial weights", "or set `by: self`"]),
-    (run(guide={"by": "self"}, label_dropout=0.0), ["runs.a", "`label_dropout` 0", "0.1"]),
-    (run(guide={"by": "self", "interval": [0.5, 0.5]}), ["runs.a.guidance_training", "`interval` is not ascending"]),
+    (run(ema={"stds": [0.1, 0.05]}), ["runs.a.ema", "`stds` are not ascending"]),
     (
-        run(guide={"by": "self"})
-        | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance_scale": 2}}},
-        ["evaluations.x.guidance_scale 2.0 would guide twice", "leave `guidance` out"],
+        run(guidance_training={"reference": "start"}),
+        ["runs.a", "`guidance_training.reference: start` requires initial weights", "or set `reference: self`"],
+    ),
+    (run(guidance_training={"reference": "self"}, label_dropout=0.0), ["runs.a", "`label_dropout` 0", "0.1"]),
+    (
+        run(guidance_training={"reference": "self", "interval": [0.5, 0.5]}),
+        ["runs.a.guidance_training", "`interval` is not ascending"],
     ),
     (
-        fine_tuned(start={"label_dropout": 0.0}, guide={"by": "start"}),
+        run(guidance_training={"reference": "self"})
+        | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance_scale": 2}}},
+        ["evaluations.x.guidance_scale 2.0 would guide twice", "leave `guidance_scale` out"],
+    ),
+    (
+        fine_tuned(start={"label_dropout": 0.0}, guidance_training={"reference": "start"}),
         ["runs.a.guidance_training.reference: start", "prediction of runs.b without a label", "`label_dropout` is 0"],
     ),
     (
-        {"datasets": DEMO["datasets"] | {"landscape": SENTINEL2}, **run(guide={"by": "self"})},
-        ["runs.a.guidance_training.reference: self", "all tiles of datasets.landscape have one label", "`by: start`"],
+        {"datasets": DEMO["datasets"] | {"landscape": SENTINEL2}, **run(guidance_training={"reference": "self"})},
+        [
+            "runs.a.guidance_training.reference: self",
+            "all tiles of datasets.landscape have one label",
+            "`reference: start`",
+        ],
     ),
     (
         fine_tuned(start={}, model={"preset": "ModernDiT-S/2"}),
         [
             "runs.a.model has blocks of norm rms, mlp swiglu",
-            "runs.b, its `init`, of norm layer",
+            "runs.b, its `init_from_run`, of norm layer",
             "use the same settings",
         ],
     ),
     (
-        fine_tuned(start={}, objective={"predict": "v"}),
+        fine_tuned(start={}, objective={"prediction_type": "v"}),
         ["runs.a.objective.prediction_type is v", "runs.b", "predicts noise", "set both to the same value"],
     ),
     (
-        {"runs": {one: {"dataset": "landscape", "init": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},
+        {"runs": {one: {"dataset": "landscape", "init_from_run": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},
         ["circular"],
     ),
     (judged(sampler="dpm-solver"), ["evaluations.x.sampler dpm-solver", "is flow: choose euler or heun"]),
     (run() | judged(run="a", sampler="heun"), ["evaluations.x.sampler heun", "is noise: choose another sampler"]),
-    (judged(at=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
-    (judged(sampler="ddim", order=2), ["evaluations.x", "`order` applies to the samplers", "ddim"]),
-    (judged(steps=2, times=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
-    (flow(steps=2, times=[999, 5]), ["evaluations.x", "euler must start at 1000"]),
-    (flow(steps=2, times=[1000, 0]), ["evaluations.x", "end above 0"]),
-    (judged(steps=3, times=[999, 5]), ["evaluations.x", "`times` has 2 timesteps and `steps` is 3"]),
-    (judged(steps=3, times=[999, 5, 5]), ["evaluations.x", "`times` are not descending"]),
-    (judged(steps=2, times=[1000, 5]), ["evaluations.x", "must be at most 999"]),
-    (judged(guidance=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
-    (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance` other than 1"]),
-    (judged(guide="start"), ["`guide` requires `guidance` above 1; with 1.0"]),
-    (judged(guide="start", guidance=2, at="start"), ["`guide: start` requires weights after the first step"]),
-    (judged(guide="start", guidance=2), ["evaluations.x.guidance_reference is start", "runs.pretrain has neither"]),
-    (judged(ema=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.lengths`"]),
-    (judged(ema=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
-    (judged(ema=0.07, at="start"), ["evaluations.x", "`at` is start"]),
+    (judged(checkpoint=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
+    (judged(sampler="ddim", solver_order=2), ["evaluations.x", "`solver_order` applies to the samplers", "ddim"]),
+    (judged(steps=2, timesteps=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
+    (flow(steps=2, timesteps=[999, 5]), ["evaluations.x", "euler must start at 1000"]),
+    (flow(steps=2, timesteps=[1000, 0]), ["evaluations.x", "end above 0"]),
+    (judged(steps=3, timesteps=[999, 5]), ["evaluations.x", "`timesteps` has 2 timesteps and `steps` is 3"]),
+    (judged(steps=3, timesteps=[999, 5, 5]), ["evaluations.x", "`timesteps` are not descending"]),
+    (judged(steps=2, timesteps=[1000, 5]), ["evaluations.x", "must be at most 999"]),
+    (judged(guidance_scale=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
+    (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance_scale` other than 1"]),
+    (judged(guidance_reference="start"), ["`guidance_reference` requires `guidance_scale` above 1; with 1.0"]),
+    (
+        judged(guidance_reference="start", guidance_scale=2, checkpoint="start"),
+        ["`guidance_reference: start` requires weights after the first step"],
+    ),
+    (
+        judged(guidance_reference="start", guidance_scale=2),
+        ["evaluations.x.guidance_reference is start", "runs.pretrain has neither"],
+    ),
+    (judged(ema_std=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.stds`"]),
+    (judged(ema_std=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
+    (judged(ema_std=0.07, checkpoint="start"), ["evaluations.x", "`checkpoint` is start"]),
     (judged(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
-    (judged(triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`triplets` has R+G+B twice"]),
-    (flow(triplets=[["B12", "B11", "B99"]]), ["evaluations.x.band_triplets has B12, B11, B99", "datasets."]),
-    (judged(images=1), ["evaluations.x", "`images` is 1", "at least two"]),
-    (flow(size=TILE // 2), ["evaluations.x.image_size", "is smaller than the tiles of runs.pretrain"]),
-    (flow(size=4096), ["evaluations.x.image_size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"]),
-    (flow(size=2049, windows={}), ["evaluations.x.image_size 2049 is not a multiple of", "use 2048"]),
-    (judged(windows={"overlap": 0.5}), ["evaluations.x", "require the `size`"]),
-    (judged(size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`shift: true`"]),
-    (judged(size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
+    (judged(band_triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`band_triplets` has R+G+B twice"]),
+    (flow(band_triplets=[["B12", "B11", "B99"]]), ["evaluations.x.band_triplets has B12, B11, B99", "datasets."]),
+    (judged(num_images=1), ["evaluations.x", "`num_images` is 1", "at least two"]),
+    (flow(image_size=TILE // 2), ["evaluations.x.image_size", "is smaller than the tiles of runs.pretrain"]),
+    (flow(image_size=4096), ["evaluations.x.image_size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"]),
+    (flow(image_size=2049, windows={}), ["evaluations.x.image_size 2049 is not a multiple of", "use 2048"]),
+    (judged(windows={"overlap": 0.5}), ["evaluations.x", "require the `image_size`"]),
+    (judged(image_size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`random_shift: true`"]),
+    (judged(image_size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
     *(
-        (judged(at="codec", **{key: value}), [f"`{key}` applies to generated images, and `at` is codec"])
+        (
+            judged(checkpoint="codec", **{key: value}),
+            [f"`{key}` applies to generated images, and `checkpoint` is codec"],
+        )
         for key, value in {
             "epsilon_scaling": 0.1,
-            "size": 2048,
+            "image_size": 2048,
             "cache": {"kind": "taylor"},
             "pipefusion": {"num_pipeline_patch": 2},
         }.items()
@@ -220,7 +248,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     *(
         (judged(**{key: value}, **other), [f"`{key}` reuses values of previous evaluations", f"`{next(iter(other))}`"])
         for key, value in {"cache": {"kind": "taylor"}, "pipefusion": {"num_pipeline_patch": 2}}.items()
-        for other in ({"windows": {}, "size": 2048}, {"guidance_interval": [0.2, 0.6], "guidance": 2})
+        for other in ({"windows": {}, "image_size": 2048}, {"guidance_interval": [0.2, 0.6], "guidance_scale": 2})
     ),
     (judged(sampler="heun", cache={"kind": "taylor"}), ["heun evaluates each timestep twice"]),
     (judged(pipefusion={"num_pipeline_patch": 2}, cache={"kind": "taylor"}), ["both reuse values"]),
@@ -243,7 +271,7 @@ def test_mistake_is_named_with_its_key_and_fix(change: dict[str, Any], words: li
 
 
 def test_a_classifier_of_one_class_learns_defects_and_folders_of_a_user_may_hold_more() -> None:
-    accepted = [judge(source, defects=True) for source in ONE_CLASS]
+    accepted = [judge(source, train_on_defects=True) for source in ONE_CLASS]
     accepted += [judge({"kind": "image-folder", "path": "pictures"}), judge({"kind": "image-folder", "synthetic": {}})]
     for change in accepted:
         assert "x" in load({**demo(), **change}).extractors
@@ -252,9 +280,9 @@ def test_a_classifier_of_one_class_learns_defects_and_folders_of_a_user_may_hold
 def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
     own = {"dataset": "landscape"}
     runs = {"seen": own, "unseen": {**own, "label_dropout": 0.0}}
-    runs |= {f"after-{name}": {**own, "init": name} for name in ("seen", "unseen")}
-    runs["forgot"] = {**own, "init": "seen", "label_dropout": 0.0}
-    evaluation = {"extractor": "landscape-classifier", "guidance": 2, "guide": "start"}
+    runs |= {f"after-{name}": {**own, "init_from_run": name} for name in ("seen", "unseen")}
+    runs["forgot"] = {**own, "init_from_run": "seen", "label_dropout": 0.0}
+    evaluation = {"extractor": "landscape-classifier", "guidance_scale": 2, "guidance_reference": "start"}
     load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": "after-seen"}}})
     for run, words in {
         "seen": "requires a fine-tuning run",
@@ -271,8 +299,8 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
 
 def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_would_do() -> None:
     def lengthy(ema: float, **run: Any) -> Any:
-        own = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"lengths": [0.05, 0.1]}}
-        evaluation = {"run": "a", "ema": ema, "extractor": "landscape-classifier"}
+        own = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"stds": [0.05, 0.1]}}
+        evaluation = {"run": "a", "ema_std": ema, "extractor": "landscape-classifier"}
         return load({**demo(), "runs": {"a": own | run}, "evaluations": {"x": evaluation}})
 
     for ema in (0.05, 0.07, 0.1):
@@ -285,15 +313,15 @@ def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_w
         assert lengthy(ema, keep_every=every)
     with pytest.raises(UserError, match=r"runs\.a has 8000 up to this step: at most 100"):
         lengthy(0.07, keep_every=1)
-    made = lengthy(0.07, keep_every=3000, segment=4000)
+    made = lengthy(0.07, keep_every=3000, steps_per_job=4000)
     assert made.snapshots_of(made.evaluations["x"]) == [3000, 6000, 8000]
-    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"at": 6000})) == [3000, 6000]
-    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema": None})) == []
+    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"checkpoint": 6000})) == [3000, 6000]
+    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema_std": None})) == []
 
 
 def test_memory_of_a_run_counts_its_averages() -> None:
     plain = RunConfig.model_validate({"dataset": "x"})
-    more = RunConfig.model_validate({"dataset": "x", "ema": {"lengths": [0.05, 0.1]}})
+    more = RunConfig.model_validate({"dataset": "x", "ema": {"stds": [0.05, 0.1]}})
     assert (
         more.state_bytes - plain.state_bytes == more.snapshot_bytes - plain.snapshot_bytes == 8 * plain.model.parameters
     )

@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "bf6e1b256276", "latents": "0620e8cd9b81", "sample": "e87a5c75d7d0"}
+STABLE = {"train": "0a0c467b5752", "latents": "ec786f419074", "sample": "95e105155c16"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:
@@ -34,13 +34,19 @@ def spec(**settings: Any) -> dict[str, Any]:
 
 
 def test_spelled_defaults_do_not_change_the_digest() -> None:
-    objective = {"predict": "noise", "times": "uniform", "mean": 0.0, "weight": "none", "gamma": 5}
+    objective = {
+        "prediction_type": "noise",
+        "timestep_sampling": "uniform",
+        "logit_mean": 0.0,
+        "loss_weighting": "none",
+        "snr_gamma": 5,
+    }
     same = {"objective": objective, "betas": [0.9, 0.999], "lr_schedule": "constant", "decay_fraction": 0.2}
     same |= {
-        "optimizer": {"kind": "adamw", "momentum": 0.95, "iterations": 5},
-        "ema": {"lengths": None},
-        "guide": None,
-        "model": {"norm": "layer", "mlp": "gelu", "position": "sincos", "qk_norm": False},
+        "optimizer": {"kind": "adamw", "momentum": 0.95, "newton_schulz_steps": 5},
+        "ema": {"stds": None},
+        "guidance_training": None,
+        "model": {"norm": "layer", "mlp": "gelu", "position_embedding": "sincos", "qk_norm": False},
     }
     assert spec(**same) == spec(validate_every=5) == spec()
     assert stage_of(kind="sentinel2", clouds={"buffer_m": 0.0}) == stage_of(kind="sentinel2")
@@ -73,17 +79,17 @@ def test_views_are_in_the_digest_of_latents_alone() -> None:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"objective": {"predict": "v"}},
-    {"objective": {"times": "logit-normal", "mean": -0.4}},
-    {"objective": {"weight": "min-snr", "gamma": 3}},
+    {"objective": {"prediction_type": "v"}},
+    {"objective": {"timestep_sampling": "logit-normal", "logit_mean": -0.4}},
+    {"objective": {"loss_weighting": "min-snr", "snr_gamma": 3}},
     {"betas": [0.9, 0.95]},
-    {"optimizer": {"kind": "muon", "iterations": 6}},
-    {"ema": {"decay": 0.9999, "warmup": True, "lengths": [0.05, 0.1]}},
+    {"optimizer": {"kind": "muon", "newton_schulz_steps": 6}},
+    {"ema": {"decay": 0.9999, "warmup": True, "stds": [0.05, 0.1]}},
     {"lr_schedule": "trapezoid", "decay_fraction": 0.5},
     {"augment": "none"},
     {"model": {"norm": "rms"}},
-    {"guide": {"by": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
-    *({"lr": 2e-4}, {"global_batch_size": 56}, {"dtype": "bf16"}, {"clip": None}),
+    {"guidance_training": {"reference": "self", "guidance": 1.5, "interval": [0.0, 0.75]}},
+    *({"lr": 2e-4}, {"global_batch_size": 56}, {"dtype": "bf16"}, {"max_grad_norm": None}),
 ]
 
 
@@ -94,7 +100,13 @@ def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "change", [{"steps": 60, "segment": 20}, {"micro_batch_size": 4}, {"recompute": "block"}, {"keep_last": 5}]
+    "change",
+    [
+        {"steps": 60, "steps_per_job": 20},
+        {"micro_batch_size": 4},
+        {"activation_checkpointing": "block"},
+        {"keep_last": 5},
+    ],
 )
 def test_edits_without_effect_on_the_result_keep_the_digest(change: dict[str, Any]) -> None:
     assert spec(**change) == spec()
@@ -103,11 +115,11 @@ def test_edits_without_effect_on_the_result_keep_the_digest(change: dict[str, An
 def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() -> None:
     for schedule in ("cosine", "trapezoid"):
         assert spec(lr_schedule=schedule, steps=60) != spec(lr_schedule=schedule, steps=40)
-        assert spec(lr_schedule=schedule, segment=20) == spec(lr_schedule=schedule)
+        assert spec(lr_schedule=schedule, steps_per_job=20) == spec(lr_schedule=schedule)
 
 
 def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
-    base = experiment(keep_every=10, checkpoint_every=10, ema={"lengths": [0.05, 0.1]}).model_dump(exclude_unset=True)
+    base = experiment(keep_every=10, checkpoint_every=10, ema={"stds": [0.05, 0.1]}).model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}
 
     def made(**settings: Any) -> dict[str, Any]:
@@ -115,19 +127,21 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
             load({**base, "evaluations": {"e": {"run": "a", "extractor": "x", **settings}}}), "sample", "e"
         )
 
-    assert made(ema=0.07) == made() | {"ema": 0.07, "snapshots": [10, 20, 30, 40]}
-    assert made(ema=0.07, at=20)["snapshots"] == [10, 20]
+    assert made(ema_std=0.07) == made() | {"ema_std": 0.07, "snapshots": [10, 20, 30, 40]}
+    assert made(ema_std=0.07, checkpoint=20)["snapshots"] == [10, 20]
     assert "snapshots" not in made()
-    assert made(size=None, windows=None) == made()
-    way = {"overlap": 0.25, "shift": True}
-    assert made(size=1024, windows={"shift": True}) == made() | {"size": 1024, "windows": way}
+    assert made(image_size=None, windows=None) == made()
+    way = {"overlap": 0.25, "random_shift": True}
+    assert made(image_size=1024, windows={"random_shift": True}) == made() | {"image_size": 1024, "windows": way}
     assert made(metrics=["precision-recall"]) == made(), "metrics affect only the comparison"
     # All settings of a cache affect images. Without a cache, the settings have no key for it.
     assert made(cache=None) == made()
     known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 6}
     assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
     assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
-    assert made(at="untrained", cache={"kind": "taylor", "order": 2}) != made(at="untrained", cache={"kind": "taylor"})
+    assert made(checkpoint="untrained", cache={"kind": "taylor", "order": 2}) != made(
+        checkpoint="untrained", cache={"kind": "taylor"}
+    )
     # Patches and warm-up affect images; the number of stages does not.
     assert made(pipefusion=None) == made()
     four = {"num_pipeline_patch": 4, "warmup_steps": 1}
@@ -148,18 +162,23 @@ def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_
             "path": "x",
             "latent_channels": 4,
             "downsampling_factor": 8,
-            "scale": 1.0,
-            "trust": True,
+            "scaling_factor": 1.0,
+            "trust_code": True,
         }
         return stage_spec(
             load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": said | settings}}), "latents", "toy"
         )
 
     assert made(path="y") == made()
-    assert "trust" not in made()["codec"]
+    assert "trust_code" not in made()["codec"]
     assert "rendering" in made()
     assert "rendering" not in made(bands="all")
-    for change in ({"scale": 0.5}, {"shift": [0.0, 0.1, 0.2, 0.3]}, {"bands": [["R", "G", "B"]]}, {"low": 0.0}):
+    for change in (
+        {"scaling_factor": 0.5},
+        {"shift_factor": [0.0, 0.1, 0.2, 0.3]},
+        {"bands": [["R", "G", "B"]]},
+        {"low": 0.0},
+    ):
         assert made(**change)["codec"] == made()["codec"] | change
 
 
@@ -175,7 +194,7 @@ def test_resize_and_defects_change_the_digest_of_an_extractor() -> None:
     assert extractor_spec("features", **files, resize="legacy-pytorch") != extractor_spec("features", **files)
     assert extractor_spec("features", **files, resize="clean") == extractor_spec("features", **files)
     for stage in ("extractor", "features"):
-        assert extractor_spec(stage, defects=True) == extractor_spec(stage) | {"defects": True}
+        assert extractor_spec(stage, train_on_defects=True) == extractor_spec(stage) | {"train_on_defects": True}
 
 
 def stage_of(
@@ -197,7 +216,9 @@ def stage_of(
     return stage_spec(experiment, stage, "a")
 
 
-@pytest.mark.parametrize("change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"classes": [9]}}])
+@pytest.mark.parametrize(
+    "change", [{"bands": ["B02", "B03", "B04"]}, {"gsd_m": 20.0}, {"clouds": {"scl_classes": [9]}}]
+)
 def test_other_bands_and_grids_change_the_digest_of_scenes(change: dict[str, Any]) -> None:
     assert digest(stage_of(kind="sentinel2", **change)) != digest(stage_of(kind="sentinel2"))
     for split in ({"cell_size_m": 1e4, "buffer_m": 9.0}, {"duplicates": "near"}):

@@ -94,7 +94,7 @@ def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str]
 
 
 @pytest.mark.parametrize(
-    ("variant", "clouds"), [("l1c", {"classi": True}), ("l1c-2", {"mask": {}}), ("l1c-granules", {"mask": {}})]
+    ("variant", "clouds"), [("l1c", {"use_msk_classi": True}), ("l1c-2", {"mask": {}}), ("l1c-granules", {"mask": {}})]
 )
 def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
     invented: Callable[[str], Path], variant: str, clouds: dict[str, Any]

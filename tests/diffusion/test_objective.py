@@ -43,7 +43,7 @@ def losses(kind: Objective, output: Tensor, t: Tensor = T) -> dict[str, Tensor]:
 
 def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
     x0, noise = images()
-    kind = objective(predict="v")
+    kind = objective(prediction_type="v")
     angle = torch.atan2((1 - SCHEDULE.alpha_bar).sqrt(), SCHEDULE.alpha_bar.sqrt())[T].reshape(-1, 1, 1, 1)
     torch.testing.assert_close(kind.noisy(x0, T, noise), angle.cos() * x0 + angle.sin() * noise)
     turned = angle + math.pi / 2
@@ -52,7 +52,7 @@ def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
 
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
-    kind, (x0, noise) = objective(predict=predict), images()
+    kind, (x0, noise) = objective(prediction_type=predict), images()
     t = T if predict != "flow" else T.float()
     x_t = kind.noisy(x0, t, noise)
     torch.testing.assert_close(kind.noise(kind.target(x0, t, noise), x_t, t), noise)
@@ -61,7 +61,7 @@ def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 def test_scaled_noise_counts_more_towards_the_image(predict: str) -> None:
     """Check that noise and clean image still combine to the noisy image, and that the noise follows the formula."""
-    kind, (x0, noise) = objective(predict=predict), images()
+    kind, (x0, noise) = objective(prediction_type=predict), images()
     t = T.double() if predict == "flow" else T
     x_t = kind.noisy(x0, t, noise)
     walked = kind.sampled(lambda x, t: kind.target(x0, t, noise), epsilon_scaling=0.1)(x_t, t)
@@ -83,7 +83,7 @@ def test_noise_as_predicted_keeps_its_bits() -> None:
 
 
 def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
-    kind, (x0, noise) = objective(predict="flow"), images(3)
+    kind, (x0, noise) = objective(prediction_type="flow"), images(3)
     start, end = torch.zeros(3), torch.full((3,), 1000.0)
     assert torch.equal(kind.noisy(x0, start, noise), x0)
     assert torch.equal(kind.noisy(x0, end, noise), noise)
@@ -94,7 +94,7 @@ def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
 
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 def test_loss_is_the_mean_squared_error_of_the_target(predict: str) -> None:
-    kind, (x0, noise) = objective(predict=predict), images(dtype=torch.float32)
+    kind, (x0, noise) = objective(prediction_type=predict), images(dtype=torch.float32)
     t = T if predict != "flow" else T.float()
     found = losses(kind, kind.target(x0, t, noise) + 0.5, t)
     torch.testing.assert_close(found["loss"], torch.full((len(T),), 0.25))
@@ -111,14 +111,14 @@ def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
     for snr, tolerance in ((by_hand, 1e-6), (compute_snr(scheduler(), T).double(), 1e-3)):  # diffusers computes in fp32
         least = snr.clamp(max=gamma)
         for predict, weights in {"noise": least / snr, "v": least / (snr + 1)}.items():
-            kind = objective(predict=predict, weight="min-snr", gamma=gamma)
+            kind = objective(prediction_type=predict, loss_weighting="min-snr", snr_gamma=gamma)
             found = losses(kind, images(dtype=torch.float32)[0])
             torch.testing.assert_close(found["loss"].double(), weights * found["mse"].double(), rtol=tolerance, atol=0)
 
 
 def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() -> None:
     x0, noise = images(dtype=torch.float32)
-    of_v, raw = objective(predict="v"), torch.rand(x0.shape, generator=torch.Generator().manual_seed(7)) * 2 - 1
+    of_v, raw = objective(prediction_type="v"), torch.rand(x0.shape, generator=torch.Generator().manual_seed(7)) * 2 - 1
     v = of_v.target(x0, T, noise) + 0.1 * x0.roll(1, 0)
     same = of_v.noise(v, of_v.noisy(x0, T, noise), T)
     output = torch.cat([v, raw], dim=1).requires_grad_()
@@ -132,29 +132,29 @@ def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() ->
 
 def test_min_snr_leaves_the_bound_as_it_is() -> None:
     output = torch.cat(images(dtype=torch.float32), dim=1)
-    plain, weighed = losses(objective(), output), losses(objective(weight="min-snr"), output)
+    plain, weighed = losses(objective(), output), losses(objective(loss_weighting="min-snr"), output)
     assert torch.equal(weighed["vb"], plain["vb"])
     assert torch.equal(weighed["mse"], plain["mse"])
-    weights = objective(weight="min-snr").weigh(torch.ones(len(T)), T)
+    weights = objective(loss_weighting="min-snr").weigh(torch.ones(len(T)), T)
     assert torch.equal(weighed["loss"], weights * plain["mse"] + plain["vb"])
 
 
 def test_uniform_times_are_even_and_those_that_there_always_were() -> None:
     draws = np.random.default_rng(0).random(4000)
     assert np.array_equal(objective().times(draws), (draws * 1000).astype(np.int64))
-    assert np.array_equal(objective(predict="v").times(draws), objective().times(draws))
-    flow = objective(predict="flow").times(draws)
+    assert np.array_equal(objective(prediction_type="v").times(draws), objective().times(draws))
+    flow = objective(prediction_type="flow").times(draws)
     assert flow.dtype == np.float32
     assert np.array_equal(flow, (1000 * draws).astype(np.float32))
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (-0.4, 1.0), (1.5, 0.3)])
 def test_logit_normal_times_are_quantiles_of_their_distribution(mean: float, std: float) -> None:
-    settings = {"times": "logit-normal", "mean": mean, "std": std}
+    settings = {"timestep_sampling": "logit-normal", "logit_mean": mean, "logit_std": std}
     draws = np.concatenate([[2.0**-40, 0.5, 0.999999], np.random.default_rng(1).random(3000)])
     normal = NormalDist(mean, std)
     exact = [1 / (1 + math.exp(-normal.inv_cdf(draw))) for draw in draws]
-    flow = objective(predict="flow", **settings).times(draws)
+    flow = objective(prediction_type="flow", **settings).times(draws)
     np.testing.assert_allclose(flow, 1000 * np.array(exact), rtol=1e-6)
     logits = np.log(flow[3:] / (1000 - flow[3:].astype(np.float64)))
     assert stats.kstest(logits, stats.norm(mean, std).cdf).pvalue > 0.01
@@ -167,7 +167,7 @@ def test_logit_normal_times_are_quantiles_of_their_distribution(mean: float, std
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (20.0, 0.01), (-20.0, 20.0), (20.0, 20.0)])
 def test_times_of_any_draw_and_setting_are_there(predict: str, mean: float, std: float) -> None:
-    kind = objective(predict=predict, times="logit-normal", mean=mean, std=std)
+    kind = objective(prediction_type=predict, timestep_sampling="logit-normal", logit_mean=mean, logit_std=std)
     times = kind.times(np.array([0.0, 2.0**-53, 0.5, LAST_DRAW]))
     assert np.isfinite(times).all()
     assert (np.diff(times) >= 0).all()
@@ -178,6 +178,6 @@ def test_times_of_any_draw_and_setting_are_there(predict: str, mean: float, std:
 def test_a_time_does_not_depend_on_the_draws_beside_it() -> None:
     draws = np.random.default_rng(3).random(101)
     for predict in ("noise", "flow"):
-        kind = objective(predict=predict, times="logit-normal", mean=-0.3)
+        kind = objective(prediction_type=predict, timestep_sampling="logit-normal", logit_mean=-0.3)
         alone = np.concatenate([kind.times(draws[place : place + 1]) for place in range(len(draws))])
         assert np.array_equal(kind.times(draws), alone)

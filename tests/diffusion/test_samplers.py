@@ -116,7 +116,7 @@ def test_a_network_of_v_samples_what_the_network_of_its_noise_does(kind: str, de
         output = denoise(x, t)  # type: ignore[operator]
         return torch.cat([(output[:, :4] - sigma * x) / alpha, output[:, 4:]], dim=1)
 
-    converted = Objective.of(training.ObjectiveConfig(predict="v")).sampled(network)
+    converted = Objective.of(training.ObjectiveConfig(prediction_type="v")).sampled(network)
     images = [_draw(kind, 20, num=4, denoise=one) for one in (denoise, converted)]
     # The noise of the first timestep is divided and multiplied by alpha, 1/157.
     torch.testing.assert_close(*images, rtol=1e-3, atol=1e-3)

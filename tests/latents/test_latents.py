@@ -21,7 +21,7 @@ DIGEST = "0123456789ab"
 def net():
     torch.manual_seed(0)
     made = Autoencoder(
-        Sizes(bands=4, downsampling_factor=2, latent_channels=4, width=8, encoder_blocks=1, decoder_blocks=1)
+        Sizes(bands=4, downsampling_factor=2, latent_channels=4, hidden_channels=8, encoder_blocks=1, decoder_blocks=1)
     )
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.1)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels:
 
 KINDS = {
     "original": {},
-    "modern": {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True},
+    "modern": {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True},
 }
 
 

@@ -177,9 +177,9 @@ def test_unknown_preset_and_override_are_refused_with_the_known_names() -> None:
         ({"depth": 1.5}, "depth"),
         ({"norm": "batch"}, "norm"),
         ({"mlp": "relu"}, "mlp"),
-        ({"position": "none"}, "position"),
+        ({"position_embedding": "none"}, "position_embedding"),
         ({"qk_norm": 1}, "qk_norm"),
-        ({"position": "rope", "hidden_size": 24, "num_heads": 4}, "num_heads"),
+        ({"position_embedding": "rope", "hidden_size": 24, "num_heads": 4}, "num_heads"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(overrides: dict[str, object], named: str) -> None:

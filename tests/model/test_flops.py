@@ -19,7 +19,7 @@ def test_training_is_three_forward_passes() -> None:
     assert flops.training_total == 3 * flops.forward_total
 
 
-MODERN = {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True, "input_size": (8, 16)}
+MODERN = {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True, "input_size": (8, 16)}
 
 
 @pytest.mark.parametrize("overrides", [{}, {"learn_sigma": False, "in_channels": 13, "input_size": (8, 16)}, MODERN])

@@ -25,9 +25,9 @@ KINDS: list[dict[str, Any]] = [
     {},
     {"norm": "rms"},
     {"mlp": "swiglu"},
-    {"position": "rope"},
+    {"position_embedding": "rope"},
     {"qk_norm": True},
-    {"norm": "rms", "mlp": "swiglu", "position": "rope", "qk_norm": True},
+    {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True},
 ]
 NORM_EPS = 1e-6
 
@@ -102,7 +102,7 @@ class Truth:
         """Normalize tokens (T, K) by their root mean square and rotate them by their place."""
         if self.config.qk_norm:
             head = head / ((head**2).mean(1, keepdim=True) + NORM_EPS).sqrt() * self.weights[norm]
-        if self.config.position == "sincos":
+        if self.config.position_embedding == "sincos":
             return head
         columns, quarter = self.config.grid[1], head.shape[1] // 4
         pairs = torch.view_as_complex(head.unflatten(1, (-1, 2)))  # (T, K/2)
@@ -173,7 +173,7 @@ def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) ->
     matrices = matrices_of({name: tuple(value.shape) for name, value in networks[1].named_parameters()})
     assert settings.matrix_elements == sum(matrix.size for matrix in matrices)
     run = training.RunConfig(dataset="a", model=settings, optimizer=training.OptimizerConfig(kind="muon"))
-    assert run.update_flops == 2 * run.optimizer.iterations * sum(matrix.cost for matrix in matrices)
+    assert run.update_flops == 2 * run.optimizer.newton_schulz_steps * sum(matrix.cost for matrix in matrices)
 
 
 def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None:
@@ -181,7 +181,7 @@ def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None
     torch.manual_seed(0)
     original = DiT.from_preset("DiT-S/2", **SMALL).state_dict()
     torch.manual_seed(0)
-    state = DiT.from_preset("DiT-S/2", **SMALL, norm="rms", position="rope", qk_norm=True).state_dict()
+    state = DiT.from_preset("DiT-S/2", **SMALL, norm="rms", position_embedding="rope", qk_norm=True).state_dict()
     added = {f"blocks.{block}.attn.{part}_norm" for block in range(2) for part in "qk"}
     assert state.keys() - original.keys() == added
     assert all(torch.equal(state[name], value) for name, value in original.items())

@@ -64,13 +64,24 @@ def configuration() -> dict[str, Any]:
         "runs": {
             "pretrain": {"dataset": "landscape", "steps": 400, "steps_per_job": 200, "global_batch_size": 32},
             **{
-                f"finetune-{name}": {"dataset": name, "init": "pretrain", "steps": 200, "global_batch_size": 32}
+                f"finetune-{name}": {
+                    "dataset": name,
+                    "init_from_run": "pretrain",
+                    "steps": 200,
+                    "global_batch_size": 32,
+                }
                 for name in tuned
             },
         },
         "extractors": {"own": {"kind": "classifier", "train_dataset": "landscape"}},
         "evaluations": {
-            f"{name}-{at}": {"run": f"finetune-{name}", "at": at, "images": 256, "steps": 50, "extractor": "own"}
+            f"{name}-{at}": {
+                "run": f"finetune-{name}",
+                "checkpoint": at,
+                "num_images": 256,
+                "steps": 50,
+                "extractor": "own",
+            }
             for name in tuned
             for at in FID
         },
@@ -232,20 +243,20 @@ class Tree:
         folder = self.folder("runs", name)
         store = self.root / "store" / f"{name}-0123456789ab"
         folder.mkdir(parents=True, exist_ok=True)
-        start = 1.01 if settings.init is None else 0.42
+        start = 1.01 if settings.init_from_run is None else 0.42
         with (folder / "metrics.jsonl").open("w") as file:
             for step in range(1, settings.steps + 1):
                 loss = (0.16 + (start - 0.16) * np.exp(-step / 45)) * generator.lognormal(0, 0.09)
                 row = {"step": step, "loss": loss, "images_per_second": 41 + 2 * generator.standard_normal()}
-                row |= {"val_loss": 0.2 + 1 / step} if step % 40 == 0 and settings.init is None else {}
+                row |= {"val_loss": 0.2 + 1 / step} if step % 40 == 0 and settings.init_from_run is None else {}
                 file.write(dump_checksummed_line(row))
         for step in (0, 130):
             CheckpointStore(store).event("started", step=step)
         numbers = {
-            "loss_first10": 0.9321 if settings.init is None else 0.4102,
+            "loss_first10": 0.9321 if settings.init_from_run is None else 0.4102,
             "loss_last100": 0.1623,
             "initial_loss": 1.0173,
-            "val_loss": 0.2083 if settings.init is None else None,
+            "val_loss": 0.2083 if settings.init_from_run is None else None,
             "seconds_per_step_median": 0.7812,
             "images_per_second": 40.96,
             "peak_rss_bytes": 1932735283,
@@ -267,9 +278,9 @@ class Tree:
     def evaluation(self, name: str, run: Path) -> None:
         """Write samples with their grid, and the score."""
         settings = self.experiment.evaluations[name]
-        quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.at]
+        quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.checkpoint]
         picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
-        drawn = {"images": settings.images, "images_per_second": 5.1, "weights": "ema", "stretch": "0123456789ab"}
+        drawn = {"images": settings.num_images, "images_per_second": 5.1, "weights": "ema", "stretch": "0123456789ab"}
         files = write_samples(self.folder("samples", name)) if name == "sentinel2-final" else []
         samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0, files=files)
         features = self.features(name, samples, rows=SAMPLES if files else 0)
@@ -277,7 +288,7 @@ class Tree:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kid.json").write_text(json.dumps(pulls()))
         files = Manifest.entries(folder, [folder / "kid.json"])
-        numbers = score(settings.at, settings.run)
+        numbers = score(settings.checkpoint, settings.run)
         self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
 
     def features(self, name: str, images: Path, *, rows: int = 0) -> Path:

@@ -43,14 +43,17 @@ def test_run_says_what_it_learns_otherwise(plant: Any, tmp_path: Path) -> None:
     plain = plant(tmp_path / "plain")
     assert {run.name: run.changes for run in facts_of(plain).runs}["pretrain"] == {}
     content = plant.configuration()
-    content["runs"]["pretrain"] |= {"objective": {"predict": "v", "weight": "min-snr"}, "betas": [0.9, 0.95]}
+    content["runs"]["pretrain"] |= {
+        "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
+        "betas": [0.9, 0.95],
+    }
     for name in ("sentinel2", "gaofen2"):
-        content["runs"][f"finetune-{name}"] |= {"objective": {"predict": "v"}, "lr_schedule": "cosine"}
+        content["runs"][f"finetune-{name}"] |= {"objective": {"prediction_type": "v"}, "lr_schedule": "cosine"}
     content["runs"]["finetune-gaofen2"] |= {"optimizer": {"kind": "muon", "momentum": 0.9}}
     changes = {run.name: run.changes for run in facts_of(plant(tmp_path / "other", content)).runs}
-    assert changes["pretrain"] == {"predict": "v", "weight": "min-snr", "betas": [0.9, 0.95]}
+    assert changes["pretrain"] == {"prediction_type": "v", "loss_weighting": "min-snr", "betas": [0.9, 0.95]}
     muon = {"optimizer": "muon", "momentum": 0.9}
-    assert changes["finetune-gaofen2"] == {"predict": "v", "lr_schedule": "cosine", **muon}
+    assert changes["finetune-gaofen2"] == {"prediction_type": "v", "lr_schedule": "cosine", **muon}
 
 
 def test_unreadable_manifest_is_an_error(small: Any) -> None:

@@ -204,22 +204,36 @@ def test_pulls_that_are_not_of_these_images_are_refused(plant: Any, tmp_path: Pa
 
 def test_codec_alone_is_no_sample(tree: Any) -> None:
     facts = collected(tree)
-    final = next(item for item in facts.evaluations if item.at == "final" and item.score)
+    final = next(item for item in facts.evaluations if item.checkpoint == "final" and item.score)
     assert final.score is not None
     best = replace(final.score, fid=1.5, kid=-0.001, kid_interval=None)
-    codec = replace(final, at="codec", label="the codec alone", score=best)
+    codec = replace(final, checkpoint="codec", label="the codec alone", score=best)
     both = replace(facts, evaluations=[codec, *facts.evaluations])
     assert both.best(final.dataset) == final
     assert both.evaluations_of(final.dataset)[-1] == codec
 
 
 def test_solver_and_guidance_are_said_in_full() -> None:
-    plain: dict[str, Any] = dict.fromkeys(("order", "times", "guidance_interval", "guide"))
-    plain |= {"name": "x", "run": "r", "dataset": "d", "at": "final", "label": "after training", "weights": "ema"}
+    plain: dict[str, Any] = dict.fromkeys(("solver_order", "timesteps", "guidance_interval", "guidance_reference"))
+    plain |= {
+        "name": "x",
+        "run": "r",
+        "dataset": "d",
+        "checkpoint": "final",
+        "label": "after training",
+        "weights": "ema",
+    }
     plain |= {"sampler": "ddim", "steps": 50, "epsilon_scaling": 0.0, "real_split": "all"}
-    plain |= {"guidance": 1.0, "guidance_channels": "all"}
-    few = {"sampler": "unipc", "order": 3, "steps": 2, "times": [999, 40], "guidance": 1.5, "network_evaluations": 3}
-    where = {"guidance_interval": [0.1, 0.75], "guide": "start", "epsilon_scaling": 0.06}
+    plain |= {"guidance_scale": 1.0, "guidance_channels": "all"}
+    few = {
+        "sampler": "unipc",
+        "solver_order": 3,
+        "steps": 2,
+        "timesteps": [999, 40],
+        "guidance_scale": 1.5,
+        "network_evaluations": 3,
+    }
+    where = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start", "epsilon_scaling": 0.06}
     said = [EvaluationFacts(**{**plain, **change}) for change in ({}, few, few | where)]
     assert [item.solver for item in said] == [
         "ddim 50",
@@ -297,4 +311,4 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
 def test_texts_of_a_page_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     render = import_module("dithc.report.html.render")
     monkeypatch.setattr(render, "ChoiceLoader", lambda _: DictLoader({"page": "<b>{{ text }}{{ text|upper }}</b>"}))
-    assert render.fill("page", text="a\x1b[31m\u202e<") == r"<b>a\x1b[31m\u202e&lt;A\x1b[31M\u202e&lt;</b>"
+    assert render.render_template("page", text="a\x1b[31m\u202e<") == r"<b>a\x1b[31m\u202e&lt;A\x1b[31M\u202e&lt;</b>"

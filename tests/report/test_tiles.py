@@ -75,7 +75,7 @@ def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_
         "codec": "none",
         "source": {"kind": "gaofen2", "path": str(tmp_path / "files")},
         "tiles": {"size": 8},
-        "split": {"train": 0.5, "val": 0.5, "cell_size_tiles": 1},
+        "split": {"train_fraction": 0.5, "val_fraction": 0.5, "cell_size_tiles": 1},
         "rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 255},
     }
     config = tmp_path / "config.json"

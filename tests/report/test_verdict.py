@@ -80,7 +80,7 @@ def test_score_is_held_against_floor_and_codec(facts: ReportRecords, fid: float,
     final = next(item for item in other.evaluations if item.name == "sentinel2-final")
     assert of(other, "finetune-sentinel2").quality.short.startswith(words)
     assert final.score is not None
-    codec = replace(final, name="c", at="codec", label="the codec alone", score=replace(final.score, fid=190.0))
+    codec = replace(final, name="c", checkpoint="codec", label="the codec alone", score=replace(final.score, fid=190.0))
     with_codec = replace(other, evaluations=[*other.evaluations, codec])
     assert of(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), "the codec limits the samples"
     assert any("codec loses detail" in text for text in of(with_codec, "finetune-sentinel2").concerns)

@@ -132,16 +132,26 @@ def make_latents() -> Callable[..., Path]:
 
 @pytest.fixture
 def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
-    """Return a factory of sampling jobs with output folder `where`; options are fields of `SamplingJob` or the evaluation."""
+    """Return a factory of sampling jobs with output folder `where`; options are fields of `SamplingJob` or the evaluation.
 
-    def make(where: str = "samples", **changes: Any) -> SamplingJob:
+    The evaluation's `checkpoint` is the option `at`, because a job has a field of that name.
+    """
+
+    def make(where: str = "samples", *, at: str | int = "final", **changes: Any) -> SamplingJob:
         fields = {name: changes.pop(name) for name in list(changes) if name in SamplingJob.__dataclass_fields__}
-        values = {"run": "toy", "images": 6, "sampler": "ddpm", "steps": 4, "guidance": 1.5, "extractor": "any"}
-        evaluation = training.EvaluationConfig.model_validate(values | changes)
+        values = {
+            "run": "toy",
+            "num_images": 6,
+            "sampler": "ddpm",
+            "steps": 4,
+            "guidance_scale": 1.5,
+            "extractor": "any",
+        }
+        evaluation = training.EvaluationConfig.model_validate(values | {"checkpoint": at} | changes)
         defaults: dict[str, Any] = {
             "name": "toy",
             "evaluation": evaluation,
-            "spec": evaluation.model_dump(mode="json", exclude={"extractor", "real_split", "batch"}),
+            "spec": evaluation.model_dump(mode="json", exclude={"extractor", "real_split", "batch_size"}),
             "codec_settings": PIXEL,
             "codec": None,
             "out": tmp_path / where / "manifest.json",

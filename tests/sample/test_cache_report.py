@@ -21,7 +21,7 @@ def test_manifest_says_what_was_not_computed(job, caplog) -> None:
     assert plain is not None
     assert OF_CACHE.isdisjoint(plain)
     settings = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 2}
-    one = job("cached", cache=settings, batch=4, **kept)
+    one = job("cached", cache=settings, batch_size=4, **kept)
     with caplog.at_level(logging.INFO):
         found = sample(one, Group())
     assert found is not None
@@ -52,26 +52,26 @@ from dithc.diffusion import Objective
 from dithc.sample.parallel import rank_groups
 from dithc.sample.generate import ImageGenerator
 CACHES = (None, {"kind": "first-block", "threshold": 1.4}, {"kind": "taylor", "warmup_steps": 2})
-with ranks(2) as group:
+with init_distributed(2) as group:
     codec = SimpleNamespace(bound=1.0, decode=lambda x: x)
-    ways = [(guide, {"cache": cache}, Degrees(cfg=2)) for guide in (None, "start") for cache in CACHES]
-    ways.append(("start", {"pipefusion": {"num_pipeline_patch": 3}}, Degrees(stages=2)))
+    ways = [(guide, {"cache": cache}, ParallelDegrees(cfg=2)) for guide in (None, "start") for cache in CACHES]
+    ways.append(("start", {"pipefusion": {"num_pipeline_patch": 3}}, ParallelDegrees(stages=2)))
     results = []
     for guide, way, degrees in ways:
-        settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance": 1.5}
-        evaluation = training.EvaluationConfig(**settings, guide=guide, **way)
+        settings = {"run": "a", "extractor": "x", "sampler": "ddim", "steps": 8, "guidance_scale": 1.5}
+        evaluation = training.EvaluationConfig(**settings, guidance_reference=guide, **way)
         given = {"classes": np.arange(10), "objective": Objective.of(training.ObjectiveConfig()), "bf16": False}
         other = network({"mlp": "swiglu"}) if guide else None
         one = ImageGenerator(network({}), codec, evaluation=evaluation, guide=other, **given)
         alone = one.latents(range(3))
         made = one.tally.clone()
-        one.team, one.tally = Team.of(group, degrees, rank_groups(degrees, ranks=2)), torch.zeros(4).double()
+        one.team, one.tally = SamplingGroup.of(group, degrees, rank_groups(degrees, ranks=2)), torch.zeros(4).double()
         exact = torch.equal(one.latents(range(3)), alone)
         counts = one.team.members.sum_(one.tally.float())[:2].tolist()
         results.append([exact, counts == made[:2].tolist(), made[0].item() / max(1, made[1].item())])
     gathered = group.gather_objects(results)
     if group.rank == 0:
-        print("said " + json.dumps([found for rank in gathered for found in rank]))
+        print("output " + json.dumps([found for rank in gathered for found in rank]))
 """
 )
 

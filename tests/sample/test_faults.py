@@ -20,7 +20,7 @@ from dithc.sample.parallel import ParallelDenoiser
 from dithc.sample import sample
 with open(sys.argv[1], "rb") as file:
     job, fault = pickle.load(file)
-steps, product, run, call = 0, matrix.linear_gate_residual_forward, Recorded.run, Denoiser.__call__
+steps, product, run, call = 0, matrix.linear_gate_residual_forward, RecordedCalls.run, ParallelDenoiser.__call__
 def counted(denoiser, *given):
     global steps
     steps += 1
@@ -45,7 +45,7 @@ def faulty_run(recorded):
     run(recorded)
 with init_distributed(int(sys.argv[2])) as group:
     if group.rank == 1:
-        matrix.linear_gate_residual_forward, Recorded.run, Denoiser.__call__ = faulty, faulty_run, counted
+        matrix.linear_gate_residual_forward, RecordedCalls.run, ParallelDenoiser.__call__ = faulty, faulty_run, counted
     sample(job, group)
 """
 LIMIT_SECONDS = 30.0
@@ -60,7 +60,7 @@ LIMIT_SECONDS = 30.0
 def test_a_rank_that_fails_in_a_step_ends_all(
     fault: str, way: str, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
-    one = job(images=2, steps=200, degrees={way: 2})
+    one = job(num_images=2, steps=200, degrees={way: 2})
     begun = time.monotonic()
     done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
     assert "it happens" in done.stderr

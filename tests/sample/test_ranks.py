@@ -17,9 +17,14 @@ from tests.sample.conftest import write_experiment
 @pytest.fixture
 def words(tmp_path, trained):
     """Return a function that builds the `dithc sample` arguments for a folder."""
-    small = {"images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
-    scene = small | {"images": 1, "size": 20, "windows": {"overlap": 0.25, "shift": True}, "guidance": 1.5}
-    tiny = small | {"images": 2, "steps": 1}
+    small = {"num_images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
+    scene = small | {
+        "num_images": 1,
+        "image_size": 20,
+        "windows": {"overlap": 0.25, "random_shift": True},
+        "guidance_scale": 1.5,
+    }
+    tiny = small | {"num_images": 2, "steps": 1}
     config = write_experiment(tmp_path / "config.yaml", small=small, tiny=tiny, scene=scene)
     given = [f"--{name}={path}" for name, path in trained.items()]
 

@@ -39,16 +39,16 @@ def test_samples_are_written_with_their_display_grid_and_manifest(job):
     manifest = Manifest.read(one.out, stage="sample")
     assert manifest.verify(folder) == []
     assert manifest.numbers == json.loads(json.dumps(numbers))
-    assert (numbers["images"], numbers["weights"], numbers["at"], numbers["step"]) == (6, "ema", "final", 6)
-    assert (numbers["guidance"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
-    assert {"size", "windows", "seam_ratio", "cache", "pipefusion", "exact"}.isdisjoint(numbers)
+    assert (numbers["images"], numbers["weights"], numbers["checkpoint"], numbers["step"]) == (6, "ema", "final", 6)
+    assert (numbers["guidance_scale"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
+    assert {"image_size", "windows", "seam_ratio", "cache", "pipefusion", "exact"}.isdisjoint(numbers)
 
 
 @pytest.mark.parametrize(
     ("sampler", "channels"), [("ddpm", "all"), ("ddim", "first3"), ("dpm-solver", "all"), ("unipc", "first3")]
 )
 def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
-    whole, parts = (job(f"b{batch}", batch=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
+    whole, parts = (job(f"b{batch}", batch_size=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
     for one in (whole, parts):
         sample(one, Group())
     # Values have magnitude 1 and are stored as fp16 (unit roundoff 2^-11); earlier fp32 rounding is far smaller.
@@ -66,7 +66,7 @@ def test_noise_and_label_come_from_seed_and_index_alone():
 
 
 def test_more_images_keep_those_there_are_and_only_classes_with_train_samples_are_drawn(job):
-    few, many = job(images=SHARD_IMAGES, steps=1), job(images=SHARD_IMAGES + 3, steps=1)
+    few, many = job(num_images=SHARD_IMAGES, steps=1), job(num_images=SHARD_IMAGES + 3, steps=1)
     sample(few, Group())
     assert set(json.loads((few.out.parent / "shard-00000.json").read_text())["labels"]) == {0, 2}
     before = (few.out.parent / "shard-00000.npy").stat().st_mtime_ns
@@ -114,7 +114,7 @@ def test_networks_of_one_step_are_equal_and_a_step_that_is_not_kept_is_an_error(
 def lengthy(tmp_path_factory, trained) -> Path:
     """Return the manifest of a run with averages of two lengths in each of 12 checkpoints."""
     root = tmp_path_factory.mktemp("lengthy")
-    settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"lengths": [0.05, 0.1]}}
+    settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"stds": [0.05, 0.1]}}
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
     run = training.RunConfig.model_validate(
         {"dataset": "toy", "model": model, "global_batch_size": 8, "lr": 1e-2} | settings
@@ -142,38 +142,38 @@ def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at)
     store, _ = CheckpointStore.of_run(lengthy)
     own = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
     given = {"checkpoint": lengthy, "snapshots": tuple(range(1, last + 1))}
-    model, meta = load_network(job(at=at, ema=0.07, **given))
+    model, meta = load_network(job(at=at, ema_std=0.07, **given))
     made = {name: value.double() for name, value in model.state_dict().items()}
 
     def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
         return float(sum((one[name] - other[name]).square().sum() for name in one) ** 0.5)
 
     assert apart(made, own[0.07]) < 0.05 * min(apart(own[0.07], own[length]) for length in (0.05, 0.1))
-    assert meta["average"].keys() == {"ema", "ema_misfit", "ema_snapshots"}
-    assert (meta["average"]["ema"], meta["average"]["ema_snapshots"]) == (0.07, last)
-    stored, _ = load_network(job(at=at, ema=0.05, **given))
+    assert meta["average"].keys() == {"ema_std", "ema_misfit", "ema_snapshots"}
+    assert (meta["average"]["ema_std"], meta["average"]["ema_snapshots"]) == (0.07, last)
+    stored, _ = load_network(job(at=at, ema_std=0.05, **given))
     kept = load_file(store.path(last) / CheckpointStore.average_file(0.05))
     assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
 
 
 def test_length_is_named_with_the_images_and_only_then(job, lengthy):
-    given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "images": 2}
-    numbers = sample(job("length", ema=0.07, **given), Group())
+    given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
+    numbers = sample(job("length", ema_std=0.07, **given), Group())
     assert numbers["described"] == "averaged weights (length 0.07) of step 12"
-    assert (numbers["ema"], numbers["ema_snapshots"]) == (0.07, 3)
+    assert (numbers["ema_std"], numbers["ema_snapshots"]) == (0.07, 3)
     assert 0 < numbers["ema_misfit"] < 0.05
     plain = sample(job("plain", **given), Group())
-    assert {"ema", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
+    assert {"ema_std", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
     assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
 def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
-    with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.lengths`"):
-        load_network(job(ema=0.07, snapshots=(6,)))
+    with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.stds`"):
+        load_network(job(ema_std=0.07, snapshots=(6,)))
     store, _ = CheckpointStore.of_run(lengthy)
     root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
     folder = root / "store" / store.folder.name
-    own = {"checkpoint": root / "runs" / lengthy.name, "ema": 0.07}
+    own = {"checkpoint": root / "runs" / lengthy.name, "ema_std": 0.07}
     shutil.rmtree(folder / "step_0000004")
     with pytest.raises(UserError, match=r"1 of 12 checkpoints are missing[\s\S]*also 4[\s\S]*keep_every"):
         load_network(job(snapshots=tuple(range(1, 13)), **own))
@@ -199,14 +199,14 @@ class SomeTiles(Tiles):
 def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(job, monkeypatch):
     monkeypatch.setattr("dithc.sample.pipeline.Tiles", SomeTiles)
     alone = {"checkpoint": None, "latents": None, "at": "codec"}
-    one = job("one", images=3, **alone)
+    one = job("one", num_images=3, **alone)
     numbers = sample(one, Group())
     tiles = SomeTiles(one.tiles.parent)
     drawn = np.random.default_rng(0).permutation(9)
     assert np.array_equal(images_of(one), tiles.scaled(drawn[:3]).astype(np.float16))
     assert numbers["described"] == "reconstructions of real tiles"
     assert "sampler" not in numbers
-    assert sample(job("every", images=10**6, **alone), Group())["images"] == 9
+    assert sample(job("every", num_images=10**6, **alone), Group())["images"] == 9
     assert np.array_equal(images_of(job("every"))[:3], images_of(one))
     with pytest.raises(UserError, match="split val is too small"):
         sample(job("none", real_split="val", **alone), Group())
@@ -220,8 +220,8 @@ def test_averaged_and_raw_weights_differ_and_are_named(job):
 
 def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half(job):
     plain, first3 = (
-        job("plain", guidance=1.0, steps=1),
-        job("first3", guidance=3.0, guidance_channels="first3", steps=1),
+        job("plain", guidance_scale=1.0, steps=1),
+        job("first3", guidance_scale=3.0, guidance_channels="first3", steps=1),
     )
     for one in (plain, first3):
         sample(one, Group())
@@ -231,7 +231,7 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
 
 
 def test_guide_is_what_the_weights_before_the_first_step_predict(job):
-    one = job(guide="start", guidance=2.5, sampler="unipc", order=3, steps=5, images=4)
+    one = job(guidance_reference="start", guidance_scale=2.5, sampler="unipc", solver_order=3, steps=5, num_images=4)
     numbers = sample(one, Group())
     own, start = (load_network(job(at=at))[0] for at in ("final", "start"))
     y = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(4)])
@@ -243,11 +243,11 @@ def test_guide_is_what_the_weights_before_the_first_step_predict(job):
     schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
     expected = draw("unipc", denoise=denoise, schedule=schedule, shape=(4, 8, 8), noise=noise, **settings)
     assert np.abs(images_of(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
-    assert (numbers["guide"], numbers["order"], numbers["network_evaluations"]) == ("start", 3, 10)
+    assert (numbers["guidance_reference"], numbers["solver_order"], numbers["network_evaluations"]) == ("start", 3, 10)
 
 
 def test_network_evaluations_of_an_image_are_counted(job):
-    kept = {"sampler": "ddim", "steps": 10, "images": 3}  # timesteps 0, 111, .., 999
+    kept = {"sampler": "ddim", "steps": 10, "num_images": 3}  # timesteps 0, 111, .., 999
     wanted = {
         "plain": (1.0, None, 10),
         "all": (1.5, None, 20),
@@ -255,10 +255,10 @@ def test_network_evaluations_of_an_image_are_counted(job):
         "none": (1.5, [0.5, 0.51], 10),
     }
     for name, (guidance, interval, evaluations) in wanted.items():
-        numbers = sample(job(name, guidance=guidance, guidance_interval=interval, **kept), Group())
+        numbers = sample(job(name, guidance_scale=guidance, guidance_interval=interval, **kept), Group())
         assert numbers["network_evaluations"] == evaluations, name
     assert np.array_equal(images_of(job("plain")), images_of(job("none")))
-    whole = job("whole", guidance=1.5, guidance_interval=[0.0, 1.0], **kept)
+    whole = job("whole", guidance_scale=1.5, guidance_interval=[0.0, 1.0], **kept)
     sample(whole, Group())
     assert np.array_equal(images_of(whole), images_of(job("all")))
 
@@ -301,7 +301,7 @@ def test_damaged_checkpoint_is_refused_with_the_manifest_to_delete(job, trained,
 def test_full_disk_keeps_finished_shards(job, monkeypatch):
     from dithc.sample import shards
 
-    few, many = job(images=SHARD_IMAGES, steps=1), job(images=2 * SHARD_IMAGES, steps=1)
+    few, many = job(num_images=SHARD_IMAGES, steps=1), job(num_images=2 * SHARD_IMAGES, steps=1)
     sample(few, Group())
 
     def full(*args: object) -> None:
@@ -330,7 +330,7 @@ def flow(trained, tmp_path_factory):
     root = tmp_path_factory.mktemp("flow")
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
     settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch_size": 8, "lr": 1e-2}
-    run = training.RunConfig.model_validate({**settings, "objective": {"predict": "flow"}})
+    run = training.RunConfig.model_validate({**settings, "objective": {"prediction_type": "flow"}})
     paths = Paths(latents=trained["latents"], store=root / "store", out=root / "step_0000002.json")
     assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=2), Group()) == 0
     return paths.out
@@ -338,7 +338,7 @@ def flow(trained, tmp_path_factory):
 
 @pytest.mark.parametrize("sampler", ["euler", "heun"])
 def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sampler):
-    one = job(checkpoint=flow, sampler=sampler, steps=3, guidance=1.5, weights="raw")
+    one = job(checkpoint=flow, sampler=sampler, steps=3, guidance_scale=1.5, weights="raw")
     assert sample(one, Group())["sampler"] == sampler
     model, meta = load_network(one)
     labels = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(6)])
@@ -358,15 +358,15 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
             first = velocity(x, 1)
             x = x - (first + velocity(x - first / 2, 0.5)) / 4
             x = x - velocity(x, 0.5) / 2
-    assert meta["objective"]["predict"] == "flow"
+    assert meta["objective"]["prediction_type"] == "flow"
     assert np.abs(images_of(one) - x.numpy()).max() <= 2 * 2**-11
 
 
 def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
-    kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance": 1.5, "images": 2}
+    kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance_scale": 1.5, "num_images": 2}
     some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # at times 1000, 750, 500, 250
     assert some["network_evaluations"] == 7
-    heun = sample(job("heun", **{**kept, "sampler": "heun", "steps": 3}, guide="start"), Group())
+    heun = sample(job("heun", **{**kept, "sampler": "heun", "steps": 3}, guidance_reference="start"), Group())
     assert heun["network_evaluations"] == 6
 
 

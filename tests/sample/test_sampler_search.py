@@ -57,7 +57,7 @@ def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
     codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
     settings = {
         "classes": np.array([0]),
-        "objective": Objective.of(training.ObjectiveConfig(predict="flow")),
+        "objective": Objective.of(training.ObjectiveConfig(prediction_type="flow")),
         "bf16": False,
     }
     return ImageGenerator(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
@@ -67,20 +67,20 @@ def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
 def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
     job, monkeypatch, sampler, steps
 ) -> None:
-    one = job(sampler=sampler, steps=steps, guidance=1.0, images=32)
+    one = job(sampler=sampler, steps=steps, guidance_scale=1.0, num_images=32)
     network = Gaussian()
     images = images_of(network, one.evaluation)
     monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     found = search_timesteps(one, latents=8, reference_steps=400)
-    scored = range(one.evaluation.images)  # not used by the search
+    scored = range(one.evaluation.num_images)  # not used by the search
     noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
 
     def error(times: list[int] | None) -> float:
-        return float((images.changed(times=times).latents(scored) - network.exact(noise)).abs().mean())
+        return float((images.changed(timesteps=times).latents(scored) - network.exact(noise)).abs().mean())
 
-    assert error(found["times"]) < 0.55 * error(None)
+    assert error(found["timesteps"]) < 0.55 * error(None)
     assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
-    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"times": found["times"]})
+    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"timesteps": found["timesteps"]})
 
 
 class Short(Gaussian):
@@ -96,7 +96,7 @@ class Short(Gaussian):
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
 def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
-    one = job(sampler="heun", steps=60, guidance=1.0, images=32)
+    one = job(sampler="heun", steps=60, guidance_scale=1.0, num_images=32)
     images = images_of(network, one.evaluation)
     monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     seen: list[np.ndarray] = []
@@ -138,14 +138,16 @@ def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None
 
 def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
-    evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "images": 2}
+    evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
     config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
     words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
     words += [f"--{name}={path}" for name, path in trained.items()]
     assert main([*words, "--reference-steps", "8"]) == 0
     found = load_checksummed(out.read_text())
-    assert capsys.readouterr().out == f"times: {found['times']}\n"
-    assert EvaluationConfig.model_validate(evaluation | {"times": found["times"]}).times == found["times"]
+    assert capsys.readouterr().out == f"timesteps: {found['timesteps']}\n"
+    assert (
+        EvaluationConfig.model_validate(evaluation | {"timesteps": found["timesteps"]}).timesteps == found["timesteps"]
+    )
     assert main([*words, "--count", "0"]) == 2
     real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     asked: list[int] = []

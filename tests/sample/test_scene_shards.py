@@ -17,7 +17,7 @@ from dithc.sample.seeds import BLOCK, generator_of, noise_by_place
 from tests.sample.conftest import BANDS, SIDE, TILES_DIGEST
 
 SIZE = 20
-SCENE = {"size": SIZE, "windows": {"overlap": 0.25}, "images": 2, "steps": 3}
+SCENE = {"image_size": SIZE, "windows": {"overlap": 0.25}, "num_images": 2, "steps": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +46,10 @@ def shard(job, number=0):
 
 @pytest.mark.parametrize("sampler", ["ddpm", "unipc"])
 def test_one_window_is_plain_sampling_to_the_bit(job, sampler, monkeypatch):
-    plain = opened(job("plain", sampler=sampler, images=2))
-    scene = opened(job("scene", sampler=sampler, images=2, size=SIDE, windows={"overlap": 0.5, "shift": True}))
+    plain = opened(job("plain", sampler=sampler, num_images=2))
+    scene = opened(
+        job("scene", sampler=sampler, num_images=2, image_size=SIDE, windows={"overlap": 0.5, "random_shift": True})
+    )
     noise = noise_by_place(0, range(2), plain.shape)
     monkeypatch.setattr("dithc.diffusion.samplers.image_noise", lambda generators, shape: noise)
     assert torch.equal(scene.latents(range(2)), plain.latents(range(2)))
@@ -77,7 +79,12 @@ def test_noise_follows_from_seed_image_draw_and_place_alone():
 @pytest.mark.parametrize("shift", [False, True])
 def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
     guide = "start" if shift else None
-    one = job("one", **SCENE | {"windows": {"overlap": 0.25, "shift": shift}}, guidance=1.5, guide=guide)
+    one = job(
+        "one",
+        **SCENE | {"windows": {"overlap": 0.25, "random_shift": shift}},
+        guidance_scale=1.5,
+        guidance_reference=guide,
+    )
     numbers = sample(one, Group())
     assert shard(one).shape == shard(one, 1).shape == (1, BANDS, SIZE, SIZE)
     images = opened(one)
@@ -86,8 +93,8 @@ def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
         assert np.array_equal(shard(one, number)[0], whole[number].astype(np.float16))
         rgb = np.load(one.out.parent / f"rgb-{number:05d}.npy")
         assert np.array_equal(rgb, images.codec.to_rgb(torch.from_numpy(whole[number : number + 1])))
-    assert numbers["size"] == SIZE
-    assert numbers["windows"] == {"overlap": 0.25, "shift": shift}
+    assert numbers["image_size"] == SIZE
+    assert numbers["windows"] == {"overlap": 0.25, "random_shift": shift}
     assert numbers["shape"] == [BANDS, SIZE, SIZE]
     assert 0.5 < numbers["seam_ratio"] < 2
     manifest = Manifest.read(one.out, stage="sample")
@@ -107,15 +114,15 @@ def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": SIZE}, ["20 pixels, with a network of 8 x 8", "with `windows` a larger"]),
-        ({"size": 4, "windows": {"overlap": 0.5}}, ["4 pixels in windows"]),
+        ({"image_size": SIZE}, ["20 pixels, with a network of 8 x 8", "with `windows` a larger"]),
+        ({"image_size": 4, "windows": {"overlap": 0.5}}, ["4 pixels in windows"]),
     ],
 )
 def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes, words):
     with pytest.raises(UserError) as error:
         sample(job("x", **changes), Group())
     assert all(word in str(error.value) for word in words), error.value
-    sample(job("own", size=SIDE, images=2, steps=1), Group())
+    sample(job("own", image_size=SIDE, num_images=2, steps=1), Group())
 
 
 def test_scene_larger_than_the_disk_is_refused_before_work(job, monkeypatch):
@@ -154,7 +161,14 @@ def test_full_disk_keeps_finished_scenes(job, monkeypatch):
 def random_autoencoder(blocks: int) -> Autoencoder:
     torch.manual_seed(0)
     net = Autoencoder(
-        Sizes(bands=3, downsampling_factor=4, latent_channels=2, width=8, encoder_blocks=1, decoder_blocks=blocks)
+        Sizes(
+            bands=3,
+            downsampling_factor=4,
+            latent_channels=2,
+            hidden_channels=8,
+            encoder_blocks=1,
+            decoder_blocks=blocks,
+        )
     )
     for weight in net.parameters():
         nn.init.normal_(weight, std=0.3)

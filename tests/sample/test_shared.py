@@ -30,9 +30,9 @@ WAYS: list[dict[str, Any]] = [
     {"degrees": {"cfg": 2}},
     {"degrees": {"cfg": 2}, "guidance_channels": "first3"},
     {"degrees": {"shared": 2}},
-    {"degrees": {"shared": 2}, "guidance": 1.0, "sampler": "dpm-solver"},
+    {"degrees": {"shared": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
     {"degrees": {"ulysses": 2}},
-    {"images": 65},
+    {"num_images": 65},
 ]
 MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 
@@ -43,7 +43,7 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 def test_ranks_that_share_a_shard_make_the_images_of_one(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
-    ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"images": 65}]
+    ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"num_images": 65}]
     plain = [{name: way[name] for name in way if name != "degrees"} for way in ways]
     alone = [job(f"one-{number}", **way) for number, way in enumerate(plain)]
     for one in alone:
@@ -62,7 +62,7 @@ def test_ranks_that_share_a_shard_make_the_images_of_one(
 @pytest.mark.mpi
 @needs_launcher
 def test_shards_of_other_degrees_are_kept(job: Callable[..., SamplingJob], tmp_path: Path) -> None:
-    kept, more = job("kept", images=64), job("kept", images=65, degrees={"shared": 2})
+    kept, more = job("kept", num_images=64), job("kept", num_images=65, degrees={"shared": 2})
     assert sample(kept, Group()) is not None
     before = (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns
     done = on_ranks(PROGRAM, ranks=2, given=[more], folder=tmp_path)
@@ -71,7 +71,7 @@ def test_shards_of_other_degrees_are_kept(job: Callable[..., SamplingJob], tmp_p
     assert (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
 
 
-WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance": 1.5}
+WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance_scale": 1.5}
 
 
 def staged(
@@ -139,7 +139,7 @@ def test_ranks_that_are_stages_make_the_images_of_one(
     """Use four ranks as two stages in two branches of guidance, or for two images."""
     ways: list[dict[str, Any]] = [
         {},
-        {"patches": 5, "sampler": "dpm-solver", "guidance": 1.0},
+        {"patches": 5, "sampler": "dpm-solver", "guidance_scale": 1.0},
         {"patches": 1, "sampler": "ddpm", "guidance_channels": "first3"},
         {"patches": 2, "warmup_steps": 3, "sampler": "unipc"},
     ]

@@ -24,7 +24,7 @@ def test_from_scenes_to_report_on_two_nodes(
     scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
     if accounting:
         scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
-    settings = "machine: {max_walltime_minutes: 7}\nruns: {pretrain: {steps: 100, segment: 50}}"
+    settings = "machine: {max_walltime_minutes: 7}\nruns: {pretrain: {steps: 100, steps_per_job: 50}}"
     scene.start(settings=settings, words=["--config", "machine={gflops_per_core: 9}"])
     status, said = scene.finish(seconds=900.0)
     assert status == 0, said[-6000:]

@@ -164,7 +164,14 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., TrainingJob]:
 
         fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(MachineConfig.model_fields))
         run = small_run(**changes)
-        without_effect = {"steps", "segment", "micro_batch_size", "checkpoint_every", "keep_last", "validate_every"}
+        without_effect = {
+            "steps",
+            "steps_per_job",
+            "micro_batch_size",
+            "checkpoint_every",
+            "keep_last",
+            "validate_every",
+        }
         spec = run.model_dump(mode="json", exclude=without_effect)
         defaults: dict[str, Any] = {
             "name": "small",

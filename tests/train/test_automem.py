@@ -87,9 +87,9 @@ def plan_of(job) -> Plan:
     [
         {},
         {"micro_batch_size": 32},
-        {"recompute": "block"},
+        {"activation_checkpointing": "block"},
         {"dtype": "bf16"},
-        {"guide": {"by": "self"}, "micro_batch_size": 32},
+        {"guidance_training": {"reference": "self"}, "micro_batch_size": 32},
         {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch_size": 32},
     ],
     ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
@@ -146,7 +146,7 @@ def test_either_continues_what_the_other_began(wide, first):
 @pytest.mark.sampled
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
-    settings = {"nonfinite": policy, "checkpoint_every": 2, "until": 5, "steps": 5}
+    settings = {"on_nonfinite": policy, "checkpoint_every": 2, "until": 5, "steps": 5}
     plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, **settings)
     faults.inject("latents", at=4, image=3)
     try:
@@ -256,7 +256,7 @@ class TestOnSeveralRanks:
                 "steps": 3,
                 "until": 3,
             },
-            "recompute": {"sharding": "zero1", "recompute": "block"},
+            "recompute": {"sharding": "zero1", "activation_checkpointing": "block"},
             "layers": {"strategy": "dp+tp", "global_batch_size": IMAGES},
         }
         pairs = [

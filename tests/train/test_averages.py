@@ -16,7 +16,7 @@ from dithc.train.optimizer.optimizer import Optimizer
 from tests.train.conftest import hashes, store_of
 
 LENGTHS = [0.05, 0.1]
-EVERY = {"ema": {"decay": 0.9, "lengths": LENGTHS}, "checkpoint_every": 1, "keep_every": 1}
+EVERY = {"ema": {"decay": 0.9, "stds": LENGTHS}, "checkpoint_every": 1, "keep_every": 1}
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_without_lengths_the_rest_is_the_same(job, tmp_path):
 def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_gradient():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    ema = Ema(model, training.EmaConfig(decay=0.5, lengths=LENGTHS))
+    ema = Ema(model, training.EmaConfig(decay=0.5, stds=LENGTHS))
     assert sum(value.numel() for value in ema.tensors()) == 3 * sum(value.numel() for value in model.parameters())
     moved: list[str] = []
     ema.move(lambda name, value: moved.append(name) or value.clone())

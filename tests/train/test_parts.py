@@ -94,7 +94,9 @@ def test_schedules_of_one_step_and_of_all_steps_are_there():
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     use_backend(backend)
-    settings = training.RunConfig(dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, clip=0.5, warmup_steps=0)
+    settings = training.RunConfig(
+        dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, max_grad_norm=0.5, warmup_steps=0
+    )
     ours, theirs = net(), net()
     optimizer = Optimizer.of_run(ours, settings)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
@@ -117,7 +119,7 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
 )
 def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, takes):
     model = nn.Linear(2, 2, bias=False)
-    optimizer = Optimizer.of_run(model, training.RunConfig(dataset="toy", clip=clip))
+    optimizer = Optimizer.of_run(model, training.RunConfig(dataset="toy", max_grad_norm=clip))
     model.weight.grad = torch.full((2, 2), value)
     assert optimizer.clip() == pytest.approx(2 * value)
     assert optimizer.takes(2 * value) is takes

@@ -22,21 +22,25 @@ from tests.train.conftest import SMALL, checkpoint, hashes, rows, store_of
 
 ONE_OF_EACH = {
     "plain": {},
-    "bf16 recomputed": {"dtype": "bf16", "recompute": "block", "micro_batch_size": 3, "warmup_steps": 4},
+    "bf16 recomputed": {"dtype": "bf16", "activation_checkpointing": "block", "micro_batch_size": 3, "warmup_steps": 4},
     "modern": {
         "model": SMALL | {"preset": "ModernDiT-S/2", "qk_norm": True},
-        "recompute": "block",
+        "activation_checkpointing": "block",
         "micro_batch_size": 3,
     },
-    "v": {"objective": {"predict": "v", "weight": "min-snr"}, "lr_schedule": "cosine", "betas": [0.9, 0.95]},
+    "v": {
+        "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
+        "lr_schedule": "cosine",
+        "betas": [0.9, 0.95],
+    },
     "flow": {
         "model": SMALL | {"learn_sigma": False},
-        "objective": {"predict": "flow", "times": "logit-normal", "mean": -0.4},
+        "objective": {"prediction_type": "flow", "timestep_sampling": "logit-normal", "logit_mean": -0.4},
         "lr_schedule": "trapezoid",
         "decay_fraction": 0.5,
     },
     "muon": {"optimizer": {"kind": "muon"}, "dtype": "bf16"},
-    "averages": {"ema": {"decay": 0.9, "lengths": [0.05, 0.1]}},
+    "averages": {"ema": {"decay": 0.9, "stds": [0.05, 0.1]}},
 }
 
 
@@ -112,7 +116,7 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     job, predict, times
 ):
     """The network begins by predicting 0."""
-    kind = {"predict": predict, "times": times}
+    kind = {"prediction_type": predict, "timestep_sampling": times}
     one = job(until=1, model=SMALL | {"learn_sigma": False}, objective=kind)
     train(one, Group())
     objective = Objective.of(training.ObjectiveConfig(**kind))
@@ -124,11 +128,11 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     assert rows(one)[0]["mse"] == pytest.approx((target**2).mean(), rel=1e-5)
     said = checkpoint(one).meta["objective"]
     assert training.ObjectiveConfig(**said) == one.run.objective
-    assert said["predict"] == predict
+    assert said["prediction_type"] == predict
 
 
 def test_checkpoints_kept_are_the_first_the_segment_ends_and_the_last(job):
-    one = job(until=12, steps=12, segment=4, checkpoint_every=1, keep_last=2)
+    one = job(until=12, steps=12, steps_per_job=4, checkpoint_every=1, keep_last=2)
     train(one, Group())
     assert store_of(one).steps() == [0, 4, 8, 11, 12]
 

@@ -30,7 +30,7 @@ ASKED = {
         "bench strategies --models DiT-B/2 --batches 4 --dtype fp32 --rounds 2 --memory-limit 8"
     ),
     "stepwise: {model: DiT-B/2, ranks: 1}": "bench stepwise --model DiT-B/2 --batch 8 --dtype fp32 --ranks 1",
-    "automem: {model: DiT-B/2, only: [budget], memory_gib: 8}": (
+    "automem: {model: DiT-B/2, parts: [budget], memory_gib: 8}": (
         "--only budget --budget 0.4 --folder . --spill-gib 16 --rounds 2 --memory 8"
     ),
     "sampling: {model: DiT-B/2, tokens: [64], diffusers: false}": (
@@ -70,7 +70,7 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
 
 
 def test_simulation_is_a_target(project: Path) -> None:
-    asked = "bench={simulate: {of: [weak, strong], models: [DiT-L/2], nodes: [1, 8]}}"
+    asked = "bench={simulate: {experiments: [weak, strong], models: [DiT-L/2], nodes: [1, 8]}}"
     done = snakemake(project, "simulate", *LOCAL, "--config", asked)
     assert done.returncode == 0, done.stdout[-3000:]
     for mode in ("weak", "strong"):

@@ -79,7 +79,7 @@ if "train" in sys.orig_argv[1:3]:
 
     from dithc.train.job.stop_requests import StopRequests
 
-    original, calls = Stop.reason, 0
+    original, calls = StopRequests.reason, 0
 
     def reason(self, *, grace_seconds):
         global calls
@@ -89,7 +89,7 @@ if "train" in sys.orig_argv[1:3]:
             time.sleep(0.02)
         return original(self, grace_seconds=grace_seconds)
 
-    Stop.reason = reason
+    StopRequests.reason = reason
 """
 
 

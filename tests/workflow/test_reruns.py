@@ -103,7 +103,7 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     edit(
         small,
         "global_batch_size: 4",
-        "global_batch_size: 4\n    micro_batch_size: 2\n    log_every: 3\n    keep_last: 3\n    nonfinite: skip",
+        "global_batch_size: 4\n    micro_batch_size: 2\n    log_every: 3\n    keep_last: 3\n    on_nonfinite: skip",
     )
     edit(small, "    keep_last: 2\n", "")
     (small / "elsewhere").mkdir()
@@ -144,7 +144,7 @@ def test_a_stage_that_is_named_runs_again_with_the_report_alone(small: Path) -> 
 @pytest.mark.sampled("reruns")
 def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path) -> None:
     before, after = digest(small, "runs/before/step_0000004.json"), digest(small, "runs/after/step_0000004.json")
-    edit(small, "init: before}", "init: before, lr: 0.002}")
+    edit(small, "init_from_run: before}", "init_from_run: before, lr: 0.002}")
     files(small, "latents/second")[
         0
     ].unlink()  # rebuilt at the same time: downstream jobs of both have separate reasons

@@ -64,7 +64,7 @@ def _check(settings: AutoMemSettings) -> None:
     for argument in ("budget", "limit", "fast_share"):
         if not 0 < getattr(settings, argument) < 1:
             refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
-    for argument, value in (("file-gib", settings.spill_gib), ("memory", settings.memory_gib)):
+    for argument, value in (("spill-gib", settings.spill_gib), ("memory", settings.memory_gib)):
         if value <= 0:
             refuse(argument, value, "more than 0 GiB")
     require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)

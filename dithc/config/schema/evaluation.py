@@ -36,7 +36,7 @@ class WindowsConfig(Settings):
     step: 1.8 times with 0.25, 4 times with 0.5."""
     random_shift: bool = False
     """Shift the grid of windows in each step by an offset derived from (seed, timestep), so that borders move
-    (SpotDiffusion). Windows then need no overlap: `overlap: 0, shift: true` has the fewest evaluations."""
+    (SpotDiffusion). Windows then need no overlap: `overlap: 0, random_shift: true` has the fewest evaluations."""
 
     def _check_consistency(self) -> None:
         if self.overlap == 0.0 and not self.random_shift:

@@ -162,17 +162,17 @@ class ExperimentConfig(Settings):
         size = evaluation.image_size or tile
         if size < tile:
             raise ValueError(
-                f"{where}.size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train on "
-                "smaller tiles"
+                f"{where}.image_size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train "
+                "on smaller tiles"
             )
         if size > tile and evaluation.windows is None:
             raise ValueError(
-                f"{where}.size {size} is larger than the tiles of runs.{evaluation.run} ({tile}), and a network generates images "
-                "of the tile size only: add `windows: {overlap: 0.25}`, or train a run on tiles of that size"
+                f"{where}.image_size {size} is larger than the tiles of runs.{evaluation.run} ({tile}), and a network generates "
+                "images of the tile size only: add `windows: {overlap: 0.25}`, or train a run on tiles of that size"
             )
         if size > tile and size % factor:
             raise ValueError(
-                f"{where}.size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
+                f"{where}.image_size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
             )
         if evaluation.pipefusion is None:
             return

@@ -121,20 +121,20 @@ class SampleSummary(TypedDict, total=False):
     network_evaluations: Count
     ranks: Count
     run: str
-    at: str | Count
+    checkpoint: str | Count
     described: str
     split: str
     weights: str
-    ema: float
+    ema_std: float
     sampler: str
-    order: Count | None
+    solver_order: Count | None
     steps: Count
-    times: list[Count] | None
+    timesteps: list[Count] | None
     epsilon_scaling: float
-    guidance: float
+    guidance_scale: float
     guidance_channels: str
     guidance_interval: Interval | None
-    guide: str | None
+    guidance_reference: str | None
     cache: dict[str, Any]
     pipefusion: dict[str, Any]
     exact: bool
@@ -146,7 +146,7 @@ class SampleSummary(TypedDict, total=False):
     stretch: Required[str]
     codec: str
     shape: list[Count]
-    size: Count
+    image_size: Count
     windows: dict[str, float | bool]
     seam_ratio: float
 

@@ -9,7 +9,7 @@ from dithc.core.logging import user_error
 def find_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
     """Return path and manifest of an input of a stage, or None.
 
-    The digest identifies the input. The search tries `checkpoint`, the recorded path, and the same folder of results as
+    The digest identifies the input. The search tries `at`, the recorded path, and the same folder of results as
     `path`, for results that were moved together.
     """
     results = path.absolute().parents[min(2, len(path.absolute().parents) - 1)]  # of RESULTS/samples/NAME/manifest.json

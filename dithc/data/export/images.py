@@ -27,7 +27,6 @@ OF_SAMPLES = (
         "image_size",
         "windows",
         "seam_ratio",
-        "checkpoint",
         "described",
         "weights",
         "step",
@@ -57,6 +56,8 @@ class GeneratedImageExport(GeneratedImages):
         """Common tags of all images."""
         said = {"evaluation": self.manifest.name}
         said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
+        if (time := self.manifest.numbers.get("checkpoint")) is not None:
+            said["checkpoint_time"] = time  # the tag `checkpoint` is the digest of the run
         if trained := find_input(self.path, self.manifest, stage="train"):
             said["checkpoint"] = trained[1].digest
         elif self.manifest.numbers.get("step") is not None:

@@ -218,14 +218,13 @@ def find_near(
 
     Returns the appearance of tiles and the joined cells of `NearDuplicates.joined`.
     """
-    if dataset.split.duplicates != "near":
+    split = dataset.split
+    if split.duplicates != "near":
         return None, {}
     near, joined, seen = NearDuplicates(), dict[str, str](), set[tuple[int, int, int]]()
-    while _look(
-        near, TileIterator(dataset.tiles, source, Splitter(dataset.split, seed=seed, joined=joined)), dataset, seen
-    ):
+    while _look(near, TileIterator(dataset.tiles, source, Splitter(split, seed=seed, joined=joined)), dataset, seen):
         joined = near.joined()
-        if not joined or dataset.split.cell_size_m is None:  # no tile can move
+        if not joined or split.cell_size_m is None:  # no tile can move
             break
     return near, joined
 
@@ -279,13 +278,13 @@ def _check_train(numbers: summaries.TilesSummary) -> None:
             "no tile is left for training",
             got=f"accepted by split: {numbers['splits']}; rejected: {reasons}",
             expected="at least one train tile",
-            fix="relax `tiles.min_valid_fraction`, `max_cloud_fraction` or `min_std`, set a smaller "
-            "`split.cell_size_tiles` or a larger "
-            "`split.train_fraction`, or add scenes",
+            fix="relax `tiles.min_valid_fraction`, `max_cloud_fraction` or `min_std`, set a smaller `split.cell_size_tiles` "
+            "or a larger `split.train_fraction`, or add scenes",
         )
 
 
 def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary) -> None:
+    title = dataset.title
     if cutter.walk.outside:
         log.info(
             f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
@@ -293,18 +292,14 @@ def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numb
         )
     for split in cutter.splitter.wanted():
         if not numbers["splits"][split]:
-            log.warning(
-                f"no tile of {dataset.title!r} is in split {split!r}: {source.count} scenes have too few places"
-            )
+            log.warning(f"no tile of {title!r} is in split {split!r}: {source.count} scenes have too few places")
     if dataset.split.cell_size_m is not None and not any(source.columns["transform"]):
-        log.warning(
-            f"no scene of {dataset.title!r} has a georeference: `split.cell_size_m` and `buffer_m` have no effect"
-        )
+        log.warning(f"no scene of {title!r} has a georeference: `split.cell_size_m` and `buffer_m` have no effect")
     if cutter.near is not None:
         log.info(f"{cutter.near.compared} tiles compared with each other, {cutter.near.groups} groups of cells joined")
         if cutter.near.largest > LARGE_GROUP * cutter.near.cells:
             log.warning(
-                f"{cutter.near.largest} of {cutter.near.cells} cells of {dataset.title!r} have tiles that look the same and "
+                f"{cutter.near.largest} of {cutter.near.cells} cells of {title!r} have tiles that look the same and "
                 "are in one split: most of the dataset may be copies; `split.duplicates: exact` joins only equal pixels"
             )
     if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.walk.moved:
@@ -324,16 +319,14 @@ def _info(
         for split, histogram in cutter.histograms.items()
         if cutter.counted[split]
     }
+    counts = ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
     same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: index[name] for name in same},
         "size": dataset.tiles.size,
         "stride": dataset.tiles.stride or dataset.tiles.size,
-        "counts": {
-            name: numbers[name]
-            for name in ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
-        },
+        "counts": {name: dict(numbers)[name] for name in counts},
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
         "ranges": {
             split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]

@@ -132,7 +132,7 @@ class Group:
         stopped. Without effect with gloo, which has a single timeout.
         """
         if threads := self._communication():
-            threads.wait_at_most(seconds, stopped_seconds=stopped_seconds)
+            threads.set_timeout(seconds, stopped_seconds=stopped_seconds)
 
     @contextmanager
     def meeting(self) -> "Iterator[None]":
@@ -171,12 +171,12 @@ class Group:
     def communicate_on(self, cpu: int) -> None:
         """Bind the communication threads, also of later process groups, to a logical CPU."""
         if threads := self._communication():
-            threads.communicate_on(cpu)
+            threads.bind_progress_threads(cpu)
 
     def recorded(self) -> "AbstractContextManager[list[OperationSpan]]":
         """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
         threads = self._communication()
-        return threads.recorded() if threads else nullcontext([])
+        return threads.record_operations() if threads else nullcontext([])
 
     def _communication(self) -> ModuleType | None:
         """Return the module of the communication threads; None for one rank or gloo, which have none."""

@@ -33,7 +33,7 @@ def load(path: Path, *, trust: bool) -> Extractor:
     if not trust:
         raise user_error(
             f"TorchScript file {path} is a program that runs with your rights, and is not trusted",
-            got="trust: false",
+            got="trust_code: false",
             expected="`trust_code: true` next to its `path` in the section `extractors`, if its origin is known",
             fix="check its origin and add `trust_code: true`, or use a `kind` without code, such as squeezenet",
         )

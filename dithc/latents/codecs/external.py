@@ -190,7 +190,7 @@ def open_foreign(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> 
         files, net = files_of(Path(settings.path)), TorchScriptAutoencoder(settings)
     seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
     _try(net, settings, seen=seen, side=int(info["size"]))
-    decides = settings.model_dump(mode="json", exclude={"path", "trust", "kind"})
+    decides = settings.model_dump(mode="json", exclude={"path", "trust_code", "kind"})
     if isinstance(settings, codecs.PluginCodec):
         decides |= {"extension": settings.extension}
     kind = f"{settings.kind}-display" if settings.sees_display else settings.kind

@@ -44,7 +44,7 @@ def draw_fid(path: Path) -> bytes:
         bars: dict[str, list[Bar]] = {}
         for item in content["evaluations"]:
             if item["score"]:
-                role = role_of(item["at"])
+                role = role_of(item["checkpoint"])
                 bar = bar_of(item["score"], label=item["label"], role=role, measure=measure)
                 bars.setdefault(titles[item["dataset"]], []).append(bar)
     except (OSError, ValueError, KeyError, TypeError) as error:

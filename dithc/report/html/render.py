@@ -91,7 +91,8 @@ def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequenc
     )
     environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
     script = "".join(
-        (files(name) / file).read_text() for name, file in [(TEMPLATES, "enlarge.js"), *((package, one) for one in scripts)]
+        (files(name) / file).read_text()
+        for name, file in [(TEMPLATES, "enlarge.js"), *((package, one) for one in scripts)]
     )
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 

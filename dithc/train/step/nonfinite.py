@@ -106,12 +106,12 @@ class Recovery:
 
     def _skip(self, error: NonFiniteError) -> None:
         if error.in_weights:
-            log.error("nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
+            log.error("on_nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
             raise error
         if self.left_out.before(error.step) >= MOST_IN_A_ROW:
             log.error(f"nonfinite: {MOST_IN_A_ROW} consecutive steps are already left out")
             raise error
-        log.warning(f"step {error.step} is left out (nonfinite: skip): {_first_line(error)}{_places(error)}")
+        log.warning(f"step {error.step} is left out (on_nonfinite: skip): {_first_line(error)}{_places(error)}")
         self.left_out.add(error.step, what="skipped", reason=_first_line(error), ranks=error.found)
 
     def _go_back(self, error: NonFiniteError) -> None:
@@ -126,7 +126,7 @@ class Recovery:
             log.error(f"nonfinite: {MOST_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already left out")
             raise error
         log.warning(
-            f"back to step {checkpoint}; step {bad} is left out (nonfinite: rollback): "
+            f"back to step {checkpoint}; step {bad} is left out (on_nonfinite: rollback): "
             f"{_first_line(error)}{_places(error)}"
         )
         self.left_out.add(bad, what="rolled back", reason=_first_line(error), to=checkpoint, ranks=error.found)

@@ -24,7 +24,7 @@ class Place(Small):
     """Experiment with tiles, an extractor, images that are darkened tiles, and the features of both."""
 
     def __init__(self, root: Path) -> None:
-        settings = {"images": 70, "metrics": METRICS, "triplets": [["B", "G", "R"]]}
+        settings = {"num_images": 70, "metrics": METRICS, "band_triplets": [["B", "G", "R"]]}
         super().__init__(root, scenes=40, low=100, high=140, **settings)
         self.run(*self.words)
         self._sample(Tiles(root / "tiles"))

@@ -156,7 +156,7 @@ def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(said, latents: Path,
 
 def test_report_json_is_described_and_drawn(said, tmp_path: Path) -> None:
     score = {"fid": 12.5, "floor": 3.25, "n_generated": 64, "n_real": 99, "comparable": False}
-    item = {"name": "s2-final", "label": "after fine-tuning", "dataset": "s2", "at": "final", "score": score}
+    item = {"name": "s2-final", "label": "after fine-tuning", "dataset": "s2", "checkpoint": "final", "score": score}
     content = {"name": "demo", "title": "Demo", "written": "now", "warnings": [], "origins": []}
     content |= {"datasets": [{"name": "s2", "title": "S2"}], "evaluations": [item, {**item, "score": None}]}
     (tmp_path / "report.json").write_text(json.dumps(content))

@@ -35,7 +35,7 @@ def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) ->
     tiles = {"title": "A set", "source": {"kind": "gaofen2", "path": "scenes"}, "tiles": {"size": 32}, "codec": "c"}
     tiles |= {"rendering": {"bands": ["R", "G", "B"], "low": 0, "high": 9}, "conditions": [{"kind": "doubled"}]}
     model = {"preset": "DiT-S/4", "learn_sigma": False}
-    evaluation = {key: changed[key] for key in ("order", "times") if key in changed}
+    evaluation = {key: changed[key] for key in ("solver_order", "timesteps") if key in changed}
     return {
         "datasets": {"d": tiles},
         "codecs": {"c": {"kind": "folded", "latent_channels": 16} | changed.get("codec", {})},
@@ -65,14 +65,14 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"codec": {"spoilt": "some"}}, ["codecs.c.spoilt: "]),
     ({"extractor": {"kind": "lost"}}, ["extractors.f: ", "'lost' is neither built in nor", "means (mine 1.0)"]),
     ({"codec": {"kind": "lost"}}, ["codecs.c: ", "'lost' is neither built in nor", "pip install"]),
-    ({"sampler": "odd"}, ["'odd' of mine 1.0", "Means", "a subclass of dithc's InstalledSampler"]),
+    ({"sampler": "odd"}, ["'odd' of mine 1.0", "Means", "a subclass of dithc's PluginSampler"]),
     ({"sampler": {"kind": "raising", "share": 0.5}}, ["fails in a validator of its settings", "KeyError: 0.5"]),
     ({"sampler": "shadowing"}, ["'shadowing' of mine 1.0", "words"]),
     ({"sampler": {"kind": "ddim", "share": 0.5}}, ["evaluations.e.sampler: "]),
     ({"sampler": "follow"}, ["evaluations.e.sampler follow does not fit"]),
     ({"predict": "flow"}, ["evaluations.e.sampler last does not fit"]),
-    ({"order": 2}, ["`order` applies to the samplers"]),
-    ({"times": [999]}, ["last needs 10"]),
+    ({"solver_order": 2}, ["`solver_order` applies to the samplers"]),
+    ({"timesteps": [999]}, ["last needs 10"]),
 ]
 
 

@@ -63,7 +63,7 @@ def test_another_process_finds_it_and_a_broken_package_is_no_matter_to_help(
     bring(tmp_path, monkeypatch, samplers={"last": f"{HERE}:Last"} | BROKEN)
     code = (
         "from dithc import cli; from dithc.core import plugins; import sys; "
-        "assert plugins.find('samplers', 'last').version == '1.0'; "
+        "assert plugins.find_plugin('samplers', 'last').version == '1.0'; "
         "cli.main(['--help']); assert 'tests.brought' not in sys.modules and 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

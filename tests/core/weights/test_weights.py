@@ -81,7 +81,12 @@ def test_every_reader_identifies_a_file_that_contains_something_else(kind, name,
     path = tmp_path / name
     path.write_bytes(NOT_WEIGHTS[kind])
     program = codecs.TorchScriptCodecConfig(
-        kind="torchscript", path=str(path), trust=True, latent_channels=4, downsampling_factor=8, scale=1.0
+        kind="torchscript",
+        path=str(path),
+        trust_code=True,
+        latent_channels=4,
+        downsampling_factor=8,
+        scaling_factor=1.0,
     )
     readers = {
         "weights": lambda: read_weights(path, CONFIG, weights="ema"),

@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "codec": "none",
         "source": {"kind": "sentinel2-array", "path": str(source), "bands": BANDS, "units": "dn", "offset": OFFSET},
         "tiles": {"size": SIZE, "min_valid_fraction": 0.5},
-        "split": {"train": 1.0, "val": 0.0},
+        "split": {"train_fraction": 1.0, "val_fraction": 0.0},
         "rendering": {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": [0.3, 0.4, 0.5]},
     }
     config = {"seed": 0, "datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}
@@ -73,7 +73,7 @@ def write_samples(root: Path, out: Path, *, codec: str) -> Path:
     if not run.exists():
         numbers = {"step": 7, "seconds_per_step_median": None}
         Manifest(stage="train", name="one", spec={"run": 1}, numbers=numbers).write(run)
-    numbers = {"images": IMAGES, "seed": 11, "step": 7, "codec": codec, "run": "one", "at": "final"}
+    numbers = {"images": IMAGES, "seed": 11, "step": 7, "codec": codec, "run": "one", "checkpoint": "final"}
     inputs = {str(path): Manifest.read(path).digest for path in (run, root / "tiles/set/manifest.json")}
     Manifest(
         stage="sample",
@@ -99,8 +99,8 @@ def scene_samples(results: Path, tmp_path: Path) -> Path:
     out.parent.mkdir()
     shards.write(0, images=image.astype(np.float32), rgb=np.zeros((1, 3, 2, 2), np.uint8), labels=[0], seconds=1.0)
     way = {
-        "windows": {"overlap": 0.25, "shift": False},
-        "size": 1100,
+        "windows": {"overlap": 0.25, "random_shift": False},
+        "image_size": 1100,
         "seam_ratio": 1.01,
         "codec": "pixel-000000000000",
     }

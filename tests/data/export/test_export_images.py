@@ -1,5 +1,6 @@
 """Exported images contain the inverse of the scaling in the integers of their source, with tags and places."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -76,6 +77,7 @@ def test_file_says_what_it_is(samples, tmp_path):
         assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
         assert source.overviews(1) == []
     wanted = {"EVALUATION": "some", "SEED": "11", "INDEX": "66", "LABEL": "0", "CLASS": "sentinel2", "STEP": "7"}
+    wanted |= {"CHECKPOINT_TIME": "final"}
     wanted |= {"CODEC": "pixel-000000000000", "GSD_M": "10.0", "MANIFEST": source_manifest.digest}
     wanted |= {"CHECKPOINT": Manifest(stage="train", name="one", spec={"run": 1}).digest}
     assert {name: tags.get(f"DITHC_{name}") for name in wanted} == wanted
@@ -105,15 +107,16 @@ def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, 
         assert "nowhere" in source.crs.to_wkt()
         assert source.crs.to_epsg() is None
         tags = source.tags()
-    wanted_tags = {"SEED": "11", "INDEX": "0", "SIZE": "1100", "SEAM_RATIO": "1.01", "GSD_M": "10.0"}
+    wanted_tags = {"SEED": "11", "INDEX": "0", "IMAGE_SIZE": "1100", "SEAM_RATIO": "1.01", "GSD_M": "10.0"}
     assert {name: tags[f"DITHC_{name}"] for name in wanted_tags} == wanted_tags
-    assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "shift": False}
+    assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "random_shift": False}
 
 
 def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="written by rows"):
         export_images(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
-    monkeypatch.setattr("dithc.data.export.export_images.disk_usage", lambda path: SimpleNamespace(free=10_000_000))
+    module = importlib.import_module("dithc.data.export.export_images")  # the package exports the function
+    monkeypatch.setattr(module, "disk_usage", lambda path: SimpleNamespace(free=10_000_000))
     with pytest.raises(UserError, match="larger than the disk") as error:
         export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     assert "0.01 GB free" in str(error.value)

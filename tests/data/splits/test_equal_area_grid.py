@@ -11,7 +11,7 @@ from dithc.data.grids import degrees, reproject_points
 from dithc.data.splits.equal_area_grid import RADIUS_M, EarthGrid
 from dithc.data.splits.split import Splitter, TilePlacement, lattice, place_tiles
 
-SETTINGS = datasets.SplitConfig(train=0.5, val=0.3, cell_size_m=1500.0)
+SETTINGS = datasets.SplitConfig(train_fraction=0.5, val_fraction=0.3, cell_size_m=1500.0)
 
 
 def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +105,7 @@ def test_tiles_of_two_splits_are_apart_by_the_buffer() -> None:
     place, size, gsd = utm(32, 10.0, 55.0, 10.0), 16, 10.0
     apart = {}
     for buffer_m in (0.0, 400.0):
-        splitter = Splitter(SETTINGS.model_copy(update={"train": 0.4, "buffer_m": buffer_m}), seed=0)
+        splitter = Splitter(SETTINGS.model_copy(update={"train_fraction": 0.4, "buffer_m": buffer_m}), seed=0)
         placed = place_tiles(splitter, (420, 420), size=size, stride=size, place=place[0], transform=place[1])
         edge = np.array([(v, u) for v in range(size) for u in range(size) if {v, u} & {0, size - 1}])
         tiles = np.stack([placed.y, placed.x], axis=1)[:, np.newaxis] + edge  # (n, 60, 2)

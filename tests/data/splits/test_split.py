@@ -15,7 +15,7 @@ def one(*numbers: int) -> np.ndarray:
 
 
 def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
-    settings = datasets.SplitConfig(train=0.6, val=0.3)
+    settings = datasets.SplitConfig(train_fraction=0.6, val_fraction=0.3)
     cells = [f"EPSG:32632/{i}/7" for i in range(4000)]
     counts = Counter(map(Splitter(settings, seed=0).split_of, cells))
     for name, share in {"train": 0.6, "val": 0.3, "test": 0.1}.items():
@@ -25,7 +25,7 @@ def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
 
 
 def test_a_share_of_one_is_everything_and_zero_is_not_wanted() -> None:
-    splitter = Splitter(datasets.SplitConfig(train=1.0, val=0.0), seed=0)
+    splitter = Splitter(datasets.SplitConfig(train_fraction=1.0, val_fraction=0.0), seed=0)
     assert {splitter.split_of(str(i)) for i in range(500)} == {"train"}
     assert splitter.wanted() == ("train",)
     assert Splitter(datasets.SplitConfig(), seed=0).wanted() == ("train", "val", "test")
@@ -50,7 +50,7 @@ def test_without_georeference_a_scene_of_one_tile_is_one_cell() -> None:
 
 
 def test_tile_that_fills_its_cell_is_not_across_and_one_between_two_splits_is() -> None:
-    splitter = Splitter(datasets.SplitConfig(train=0.5, val=0.0, cell_size_tiles=1), seed=0)
+    splitter = Splitter(datasets.SplitConfig(train_fraction=0.5, val_fraction=0.0, cell_size_tiles=1), seed=0)
     tops = np.arange(0, 64 * 40, 64, dtype=np.int64)
     _, aligned = splitter.assign(tops, np.zeros_like(tops), size=64, place="scene", transform=None)
     assert None not in aligned

@@ -152,16 +152,16 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
 def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     catalogue: Catalogue, source: Make, tmp_path: Path, damage: str
 ) -> None:
-    lock, folder = fetch_scenes(source(limit=1)), tmp_path / "fetched"
+    lock, folder = fetch_scenes(source(max_items=1)), tmp_path / "fetched"
     whole, path = files(folder), folder / lock.items[0].assets["red" if "red" in lock.items[0].assets else "B04"].path
     content = path.read_bytes()
     altered = {"truncated": content[:-1], "altered": content[:-1] + bytes([content[-1] ^ 1]), "gone": None}[damage]
     path.unlink() if altered is None else path.write_bytes(altered)
-    (scene,) = read_scenes(source(limit=1), folder)
+    (scene,) = read_scenes(source(max_items=1), folder)
     assert isinstance(scene, Rejection)
     assert path.name in scene.refused.what
     catalogue.seen.clear()
-    fetch_scenes(source(limit=1))
+    fetch_scenes(source(max_items=1))
     assert len(catalogue.seen) == 1
     assert files(folder) == whole
 
@@ -181,12 +181,12 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
     area = tmp_path / "area.geojson"
     feature = {"type": "Feature", "properties": {}, "geometry": one["geometry"]}
     area.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
-    assert name in ids(bbox=None, area=str(area))
+    assert name in ids(bbox=None, area_file=str(area))
     day = one["properties"]["datetime"][:10]
     assert ids(start_date=day, end_date=day) == {name}
     clear = sorted(found.values(), key=lambda one: float(one["properties"]["eo:cloud_cover"]))
-    assert ids(max_cloud=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
-    assert len(ids(limit=2)) == 2
+    assert ids(max_cloud_cover=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
+    assert len(ids(max_items=2)) == 2
     with pytest.raises(UserError, match=r"no item of .* matches"):
         ids(collection="sentinel-9")
 
@@ -201,7 +201,7 @@ def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue,
     least = min(found, key=lambda one: float(one["properties"]["eo:cloud_cover"]))
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     most = least["properties"]["eo:cloud_cover"] / 100 + 1e-9
-    assert [item.id for item in fetch_scenes(source(max_cloud=most)).items] == [least["id"]]
+    assert [item.id for item in fetch_scenes(source(max_cloud_cover=most)).items] == [least["id"]]
 
 
 def test_items_of_files_are_fetched_without_a_client(
@@ -237,7 +237,7 @@ def test_signed_addresses_are_used_and_never_kept(
     assert "SIGNED" not in caplog.text
     catalogue.signature = "sv=2&sig=LATER"
     next((tmp_path / "fetched").rglob("B04*.tif")).unlink()
-    with pytest.raises(UserError, match=r"(?s)status 403.*search\.sign") as error:
+    with pytest.raises(UserError, match=r"(?s)status 403.*search\.signing_url") as error:
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in str(error.value)
     lock = (tmp_path / "fetched" / "lock.json").read_text()
@@ -263,7 +263,7 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
         len(fetch_scenes(source(search=None), items=items).items) == 1
     )  # the file name and the order of keys do not matter
     clouded = source(search=None)
-    clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"probability": 50})})
+    clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"min_cloud_probability": 50})})
     with pytest.raises(UserError, match=r'(?s)fetched for another search.*probability": true'):
         fetch_scenes(clouded, items=items)
     moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
@@ -316,7 +316,7 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
 @needs_client
 def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     catalogue.signature = "sv=1&sig=SIGNED"
-    lock = fetch_scenes(source(sign=f"{catalogue.url}/sign", limit=1))
+    lock = fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1))
     assert len(catalogue.asked("/sign")) == len(lock.items[0].assets)
     assert "SIGNED" not in texts(tmp_path / "fetched")
 
@@ -331,21 +331,21 @@ def test_a_token_is_sent_and_told_to_nobody(
 ) -> None:
     catalogue.token = SECRET
     with pytest.raises(UserError, match=r"does not answer"):
-        fetch_scenes(source(limit=1))
+        fetch_scenes(source(max_items=1))
     no_token(DITHC_STAC_TOKEN=f" {SECRET}\n")
     with caplog.at_level(logging.DEBUG):
-        fetch_scenes(source(limit=1))
+        fetch_scenes(source(max_items=1))
     assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.seen[-4:])
     assert SECRET not in texts(tmp_path / "fetched")
     assert SECRET not in caplog.text
     shutil.rmtree(tmp_path / "fetched")
     catalogue.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
     with pytest.raises(UserError, match=r"you sent") as error:
-        fetch_scenes(source(limit=1))
+        fetch_scenes(source(max_items=1))
     assert SECRET not in str(error.value)
     no_token(DITHC_STAC_TOKEN=f"Bearer {SECRET}")
     with pytest.raises(UserError, match=r"one word") as error:
-        fetch_scenes(source(limit=1))
+        fetch_scenes(source(max_items=1))
     assert SECRET not in str(error.value)
 
 
@@ -362,13 +362,13 @@ def test_redirects_of_a_search_get_the_token_by_their_host_alone(
     catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
     catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
     catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
-    fetch_scenes(source(limit=1))
+    fetch_scenes(source(max_items=1))
     given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
     assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
     no_token(DITHC_STAC_TOKEN="")
     shutil.rmtree(tmp_path / "fetched")
     catalogue.seen.clear()
-    fetch_scenes(source(limit=1))
+    fetch_scenes(source(max_items=1))
     assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
 
 
@@ -416,7 +416,9 @@ def test_every_answer_is_bounded(
     packed = {"Content-Encoding": "gzip"}
     catalogue.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]
     catalogue.forever.add(path)
-    assert_bounded(lambda: fetch_scenes(source(sign=f"{catalogue.url}/sign", limit=1)), "after decompression")
+    assert_bounded(
+        lambda: fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1)), "after decompression"
+    )
 
 
 @pytest.mark.parametrize("packed", ["gzip", "deflate"])
@@ -533,15 +535,15 @@ def test_assets_that_are_on_no_web_server_are_refused(
 
 @needs_client
 def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    fetch_scenes(source(limit=1))
+    fetch_scenes(source(max_items=1))
     before = files(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
-        fetch_scenes(source(limit=2))
+        fetch_scenes(source(max_items=2))
     with pytest.raises(UserError, match=r"another search"):
-        read_scenes(source(limit=2), tmp_path / "fetched")
+        read_scenes(source(max_items=2), tmp_path / "fetched")
     assert files(tmp_path / "fetched") == before
     lock = tmp_path / "fetched" / "lock.json"
-    lock.write_text(lock.read_text().replace('"limit": 1', '"limit": 2'))
+    lock.write_text(lock.read_text().replace('"max_items": 1', '"max_items": 2'))
     with pytest.raises(UserError, match=r"lock\.json was changed after it was written"):
         Lock.read(tmp_path / "fetched")
 
@@ -565,10 +567,10 @@ def test_the_verb_fetches_what_the_configuration_says(
     catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
-    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(limit=1).model_dump(mode="json")}
+    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(max_items=1).model_dump(mode="json")}
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"datasets": {"set": one}, "codecs": {"none": {"kind": "pixel"}}}))
-    assert load(path).datasets["set"].source == source(limit=1)
+    assert load(path).datasets["set"].source == source(max_items=1)
     assert main(["fetch", "--config", str(path), "--dataset", "set"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "fetched" / "lock.json")
     assert main(["fetch", "--config", str(path), "--dataset", "other"]) == 2
@@ -578,7 +580,7 @@ def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
     for address in ("https://user:pass@host/v1", "https://host/v1?token=a", "file:///v1", "host/v1", "https://"):
         with pytest.raises(ValueError, match=r"address"):
             source(catalog=address)
-    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"start_date": "2023-01-01"}, {"area": "a.geojson"}):
+    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"start_date": "2023-01-01"}, {"area_file": "a.geojson"}):
         with pytest.raises(ValueError, match=r"bbox|start_date"):
             source(**wrong)
 

@@ -70,7 +70,7 @@ def test_every_tile_holds_the_pixels_of_its_place(files: Path, tmp_path: Path, m
     np.save(files / "a.npy", scene(0, 20, 33))
     np.save(files / "b.npy", scene(1, 8, 8))
     np.save(files / "c.npy", scene(2, 8, 8))
-    tiles = make(tiles={"size": 8, "stride": 5}, split={"train": 1.0, "val": 0.0})
+    tiles = make(tiles={"size": 8, "stride": 5}, split={"train_fraction": 1.0, "val_fraction": 0.0})
     accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
     assert tiles.count == len(accepted) == 3 * 6 + 2
     stored = tiles.stored(tiles.rows("all"))
@@ -89,7 +89,7 @@ def test_pixels_that_no_tile_reaches_are_counted_and_said(
     sides = {"a.npy": (20, 33), "b.npy": (8, 8), "c.npy": (7, 40), "d.npy": (24, 16)}
     for seed, (name, shape) in enumerate(sides.items()):
         np.save(files / name, scene(seed, *shape))
-    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 1.0, "val": 0.0})
+    tiles = make(tiles={"size": 8, "stride": stride}, split={"train_fraction": 1.0, "val_fraction": 0.0})
     reached = {name: np.zeros(shape, dtype=bool) for name, shape in sides.items()}
     for row in rows_of(tmp_path):
         if row["reason"] != "smaller_than_tile":
@@ -112,7 +112,7 @@ def test_rows_may_be_asked_for_in_any_order_and_over_shards(
     from dithc.data.npy_writer import ShardWriter
 
     monkeypatch.setattr(ShardWriter.__init__, "__kwdefaults__", {"limit_bytes": 64 * 4 * 8 * 8 * 2})
-    tiles = make(split={"train": 1.0, "val": 0.0})
+    tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     assert [shard["count"] for shard in tiles.info["shards"]] == [64, 16]
     order = np.array([70, 3, 64, 63, 3, 0])
     np.testing.assert_array_equal(tiles.stored(order), tiles.stored(tiles.rows("all"))[order])
@@ -123,8 +123,8 @@ def test_statistics_are_those_of_train_tiles_only(files: Path, make: Callable[..
     for number in range(12):
         np.save(files / f"{number}.npy", scene(number) + number * 10)
     tiles = make(
-        split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1},
-        scaling={"low_percentile": 5.0, "high_percentile": 90.0},
+        split={"train_fraction": 0.5, "val_fraction": 0.25, "cell_size_tiles": 1},
+        normalization={"low_percentile": 5.0, "high_percentile": 90.0},
     )
     train = tiles.stored(tiles.rows("train")).astype(np.float64)
     assert 0 < len(train) < tiles.count
@@ -166,7 +166,7 @@ def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
     files: Path, make: Callable[..., Tiles]
 ) -> None:
     np.save(files / "a.npy", scene(0))
-    tiles = make(split={"train": 1.0, "val": 0.0})
+    tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     everything = tiles.rows("all")
     scaled = tiles.scaled(everything)
     assert scaled.dtype == np.float32
@@ -180,7 +180,7 @@ def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
 def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: Callable[..., Tiles]) -> None:
     np.save(files / "a.npy", scene(0))
     shown = {"bands": ["R", "G", "B"], "low": [0.0, 0.0, 100.0], "high": [255.0, 510.0, 355.0]}
-    tiles = make(split={"train": 1.0, "val": 0.0}, rendering=shown)
+    tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0}, rendering=shown)
     physical = np.zeros((1, 4, 1, 4), np.float32)
     physical[0, 2, 0], physical[0, 1, 0], physical[0, 0, 0] = [-5, 0.4, 0.5, 300], [1, 2, 3, 509], [99, 101, 355, 356]
     rgb = tiles.stretch.display(physical)
@@ -198,7 +198,7 @@ def test_tiles_are_rejected_for_what_is_wrong_with_them(
     pixels[:, :1, 16:20] = 0
     np.save(files / "a.npy", pixels)
     np.save(files / "small.npy", scene(1, 7, 40))
-    make(split={"train": 1.0, "val": 0.0}, tiles={"size": 8, "min_valid_fraction": 0.9})
+    make(split={"train_fraction": 1.0, "val_fraction": 0.0}, tiles={"size": 8, "min_valid_fraction": 0.9})
     rows = {row["tile_id"]: row for row in rows_of(tmp_path)}
     assert len(rows) == 17
     assert rows["a.npy/00000_00000"]["reason"] == "too_little_valid"
@@ -225,7 +225,7 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
         source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"},
         rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
         tiles={"size": 32},
-        split={"train": 1.0, "val": 0.0},
+        split={"train_fraction": 1.0, "val_fraction": 0.0},
     )
     stage(path, tmp_path)
     assert cut(path, tmp_path) == 0
@@ -250,7 +250,9 @@ def test_tiles_that_overlap_share_no_pixel_with_another_split(
         place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
         write_geotiff(files / f"{date}.tif", seen, transform=place, epsg=32650)
     np.save(files / "unplaced.npy", _pixels_that_tell_their_place(30_000 + ground[:72, :72], date=2))
-    tiles = make(tiles={"size": 8, "stride": stride}, split={"train": 0.6, "val": 0.4, "cell_size_tiles": 3})
+    tiles = make(
+        tiles={"size": 8, "stride": stride}, split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_tiles": 3}
+    )
     found = {}
     for split in ("train", "val"):
         pixels = tiles.stored(tiles.rows(split)).astype(np.int64) - 50
@@ -266,7 +268,7 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
         write_geotiff(
             files / f"{date}.tif", scene(number, 96, 96), transform=(4.0, 0, 400013.0, 0, -4.0, 4400001.0), epsg=32650
         )
-    make(split={"train": 0.5, "val": 0.2, "cell_size_tiles": 2})
+    make(split={"train_fraction": 0.5, "val_fraction": 0.2, "cell_size_tiles": 2})
     found: dict[tuple[int, int], set[tuple[str | None, str]]] = {}
     for row in rows_of(tmp_path):
         found.setdefault((row["y"], row["x"]), set()).add((row["split"], row["cell"]))
@@ -279,7 +281,7 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
 def test_equal_tiles_are_in_the_split_of_the_first(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     for number in range(20):
         np.save(files / f"{number:02d}.npy", scene(number % 10, 8, 8))
-    make(split={"train": 0.5, "val": 0.2})
+    make(split={"train_fraction": 0.5, "val_fraction": 0.2})
     rows = {row["scene_id"]: row for row in rows_of(tmp_path)}
     for number in range(10):
         first, second = rows[f"{number:02d}.npy"], rows[f"{number + 10:02d}.npy"]
@@ -296,7 +298,7 @@ def test_labels_and_classes_come_from_the_folders(tmp_path: Path, files: Path, c
     path = config(
         source={"kind": "image-folder", "path": str(files), "size": 16},
         tiles={"size": 16},
-        split={"train": 1.0, "val": 0.0},
+        split={"train_fraction": 1.0, "val_fraction": 0.0},
     )
     stage(path, tmp_path)
     assert cut(path, tmp_path) == 0
@@ -309,7 +311,7 @@ def test_labels_and_classes_come_from_the_folders(tmp_path: Path, files: Path, c
 def test_grid_shows_at_most_64_tiles_eight_a_row(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     for number in range(5):
         np.save(files / f"{number}.npy", scene(number))
-    tiles = make(split={"train": 1.0, "val": 0.0})
+    tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     grid = read_rgb(tmp_path / "tiles" / "grid.png")
     assert grid.shape == (8 * 10 - 2, 8 * 10 - 2, 3)
     np.testing.assert_array_equal(grid[:8, :8], tiles.rgb(np.array([0]))[0].transpose(1, 2, 0))
@@ -319,7 +321,7 @@ def test_empty_validation_split_is_a_warning(
     files: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(files / "a.npy", scene(0, 8, 8))
-    tiles = make(split={"train": 0.999, "val": 0.0005})
+    tiles = make(split={"train_fraction": 0.999, "val_fraction": 0.0005})
     assert len(tiles.rows("val")) == 0
     assert "split 'val'" in capsys.readouterr().err
 
@@ -328,7 +330,10 @@ def test_empty_validation_split_is_a_warning(
     ("settings", "words"),
     [
         ({"tiles": {"size": 40}}, ["tile is larger than every scene", "40 x 40", "32 x 32", "tiles.size"]),
-        ({"split": {"train": 0.0, "val": 1.0}}, ["no tile is left for training", "split.train"]),
+        (
+            {"split": {"train_fraction": 0.0, "val_fraction": 1.0}},
+            ["no tile is left for training", "split.train_fraction"],
+        ),
         ({"tiles": {"size": 8, "min_std": 1e6}}, ["no tile is left for training", "16 constant"]),
         ({"rendering": {**SHOWN, "bands": ["B04", "G", "B"]}}, ["rendering.bands", "B04", "NIR"]),
         ({"rendering": {**SHOWN, "low": 1000.0}}, ["rendering", "low"]),
@@ -344,7 +349,7 @@ def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
     words: list[str],
 ) -> None:
     np.save(files / "a.npy", scene(0))
-    make(split={"train": 1.0, "val": 0.0})
+    make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     before = {path.name: path.read_bytes() for path in (tmp_path / "tiles").iterdir()}
     assert cut(config(**{"source": source(files), "rendering": SHOWN, "tiles": {"size": 8}, **settings}), tmp_path) == 2
     said = capsys.readouterr().err
@@ -358,7 +363,7 @@ def test_spoilt_data_set_is_refused_with_a_fix(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], spoil: str
 ) -> None:
     np.save(files / "a.npy", scene(0))
-    make(split={"train": 1.0, "val": 0.0})
+    make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     folder = tmp_path / "tiles"
     shard, info, table = folder / "shard-00000.npy", folder / "dataset.json", folder / "tiles.parquet"
     match spoil:
@@ -392,7 +397,7 @@ def test_splits_and_labels_are_mapped_without_the_table(
 ) -> None:
     for number in range(6):
         np.save(files / f"{number}.npy", scene(number))
-    tiles = make(split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1})
+    tiles = make(split={"train_fraction": 0.5, "val_fraction": 0.25, "cell_size_tiles": 1})
     accepted = [row for row in rows_of(tmp_path) if row["status"] == "accepted"]
     (tmp_path / "tiles" / "tiles.parquet").unlink()
     assert [tiles.SPLITS[number] for number in tiles.column("split")] == [row["split"] for row in accepted]
@@ -409,8 +414,8 @@ def test_ranges_are_those_of_each_split_with_the_shares_that_are_clipped_or_inva
         pixels[:, :2, :3] = 0
         np.save(files / f"{number}.npy", pixels)
     tiles = make(
-        split={"train": 0.5, "val": 0.25, "cell_size_tiles": 1},
-        scaling={"low_percentile": 5.0, "high_percentile": 90.0},
+        split={"train_fraction": 0.5, "val_fraction": 0.25, "cell_size_tiles": 1},
+        normalization={"low_percentile": 5.0, "high_percentile": 90.0},
         tiles={"size": 8, "min_valid_fraction": 0.5},
     )
     assert set(tiles.info["ranges"]) == set(tiles.SPLITS)

@@ -71,7 +71,7 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
             source={"kind": "gaofen2", "path": str(folder), "bands": ["B", "G", "R", "NIR"]},
             rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
             tiles={"size": SIZE},
-            split={"train": 0.6, "val": 0.4, "cell_size_m": 700, "buffer_m": 50},
+            split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_m": 700, "buffer_m": 50},
         )
         rows = cut(path, tmp_path / name)
         numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").numbers
@@ -94,7 +94,9 @@ def test_cells_in_metres_without_places_are_refused_or_told(
     (tmp_path / "files").mkdir()
     np.save(tmp_path / "files" / "a.npy", np.random.default_rng(0).integers(50, 900, (4, 64, 64), dtype=np.uint16))
     source = {"kind": kind, "path": str(tmp_path / "files")}
-    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0, "cell_size_m": 800})
+    path = config(
+        source=source, tiles={"size": SIZE}, split={"train_fraction": 1.0, "val_fraction": 0.0, "cell_size_m": 800}
+    )
     if kind == "image-folder":
         with pytest.raises(UserError, match="no effect on an image-folder"):
             load(json.loads(path.read_text()))
@@ -113,7 +115,7 @@ def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, t
         source={"kind": "sentinel2", "path": str(safe_folder)},
         rendering={"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3},
         tiles={"size": 32},
-        split={"train": 1.0, "val": 0.0},
+        split={"train_fraction": 1.0, "val_fraction": 0.0},
     )
     rows = [row for row in cut(path, tmp_path) if row["status"] == "accepted"]
     (told,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
@@ -157,7 +159,7 @@ def test_conditions_that_one_scene_lacks_are_nan_and_those_that_all_lack_are_no_
     scene(files / "a.tif", epsg=32632, gsd=4.0, side=32, seed=0)
     np.save(files / "b.npy", np.random.default_rng(1).integers(50, 900, (4, 32, 32), dtype=np.uint16))
     source = {"kind": "gaofen2", "path": str(files)}
-    path = config(source=source, tiles={"size": SIZE}, split={"train": 1.0, "val": 0.0})
+    path = config(source=source, tiles={"size": SIZE}, split={"train_fraction": 1.0, "val_fraction": 0.0})
     rows = cut(path, tmp_path)
     tiles = Tiles(tmp_path / "tiles")
     assert [condition["name"] for condition in tiles.info["conditions"]] == ["lon_sin", "lon_cos", "lat", "gsd"]
@@ -199,7 +201,7 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
         source={"kind": "gaofen2", "path": str(files), "bands": ["B", "G", "R", "NIR"]},
         rendering={"bands": ["R", "G", "B"], "low": 0, "high": 900},
         tiles={"size": SIZE},
-        split={"train": 0.6, "val": 0.4, "cell_size_m": 700, "duplicates": "near"},
+        split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_m": 700, "duplicates": "near"},
     )
     rows = cut(path, tmp_path)
     numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").numbers

@@ -42,12 +42,12 @@ def stop() -> str:
 
 def prepare(scene: str) -> None:
     """Prepare the fault of rank 1 during its connection."""
-    from dithc.engine.comm import group
+    from dithc.engine.comm import environment, group
 
     if scene == "fail-early":
-        group.node_name = fail  # called when MPI has started
+        environment.node_name = fail  # called when MPI has started
     elif scene == "stopped-after-mpi":
-        group.node_name = stop
+        environment.node_name = stop
     elif scene in ("stopped-before-mpi", "paused") and not (been := Path("been here")).exists():
         guarded = group.start_watchdog
 

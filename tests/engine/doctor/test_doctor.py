@@ -176,7 +176,7 @@ def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkey
 
 
 def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("dithc.engine.doctor.collect", lambda _: pytest.fail("no check is asked for"))
+    monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: pytest.fail("no check is asked for"))
     path = tmp_path / "here.yaml"
     assert main(["doctor", "--describe", str(path)]) == 0
     assert str(path) in capsys.readouterr().out

@@ -1,10 +1,11 @@
 """Precision, recall, density and coverage equal the values from all distances, and known values of simple sets."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.evaluate.distances import precision_recall as module
 from dithc.evaluate.distances.precision_recall import PrecisionRecall, precision_recall
 
 
@@ -32,6 +33,7 @@ def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Pr
 def test_blocks_give_what_all_distances_give(
     n: int, m: int, block: int, offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module = importlib.import_module("dithc.evaluate.distances.precision_recall")  # the package exports the function
     monkeypatch.setattr(module, "AT_ONCE", block)
     rng = np.random.default_rng(n)
     real = (rng.normal(size=(n, 5)) + offset).astype(np.float32)

@@ -86,7 +86,7 @@ def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Pat
     path = save(Writes(str(left)))
     with pytest.raises(UserError, match="is a program that runs with your rights") as caught:
         load_extractor("torchscript", path)
-    assert "trust: true" in str(caught.value)
+    assert "trust_code: true" in str(caught.value)
     with pytest.raises(UserError, match="is a program"):
         load_extractor("torchscript", tmp_path / "absent.pt")  # the file is not opened
     assert not left.exists()
@@ -97,9 +97,12 @@ def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Pat
 def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
     asked = {"kind": "torchscript", "path": "network.pt"}
     for extractor, words in {
-        "a": (asked, "set `trust: true` if you know the origin of network.pt"),
-        "b": ({**asked, "trust": False}, "runs with your permissions"),
-        "c": ({"kind": "squeezenet", "path": "x", "trust": True}, "`trust` applies to `torchscript` files only"),
+        "a": (asked, "set `trust_code: true` if you know the origin of network.pt"),
+        "b": ({**asked, "trust_code": False}, "runs with your permissions"),
+        "c": (
+            {"kind": "squeezenet", "path": "x", "trust_code": True},
+            "`trust_code` applies to `torchscript` files only",
+        ),
     }.items():
         with pytest.raises(UserError, match=words[1]):
             load({"extractors": {extractor: words[0]}})

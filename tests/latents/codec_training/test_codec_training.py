@@ -31,10 +31,10 @@ def names(folder):
 def settings(**changes):
     small = {
         "downsampling_factor": 2,
-        "width": 8,
+        "hidden_channels": 8,
         "latent_channels": 4,
         "steps": 4,
-        "batch": 4,
+        "batch_size": 4,
         "train_dataset": "planes",
     }
     return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
@@ -99,8 +99,8 @@ def test_same_seed_gives_the_same_codec_and_leaves_the_callers_generator_alone(t
 @pytest.mark.slow
 def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
     tiles = fake_tiles(count=16)
-    short = train_codec(settings(steps=2, batch=8), tiles, tmp_path / "short", seed=0)
-    longer = train_codec(settings(steps=60, batch=8, lr=3e-3), tiles, tmp_path / "long", seed=0)
+    short = train_codec(settings(steps=2, batch_size=8), tiles, tmp_path / "short", seed=0)
+    longer = train_codec(settings(steps=60, batch_size=8, lr=3e-3), tiles, tmp_path / "long", seed=0)
     assert longer["psnr_db"] > short["psnr_db"] + 0.8
     assert longer["psnr_db"] > longer["psnr_linear_db"] + 0.8
     assert longer["psnr_linear_db"] == short["psnr_linear_db"]

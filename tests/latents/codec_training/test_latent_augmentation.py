@@ -19,10 +19,10 @@ from dithc.latents.views import turned
 def settings(**changes):
     small = {
         "downsampling_factor": 2,
-        "width": 8,
+        "hidden_channels": 8,
         "latent_channels": 4,
         "steps": 6,
-        "batch": 4,
+        "batch_size": 4,
         "train_dataset": "planes",
     }
     return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})

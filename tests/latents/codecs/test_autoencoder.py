@@ -15,7 +15,7 @@ def network(**changes) -> Autoencoder:
         "bands": 3,
         "downsampling_factor": 4,
         "latent_channels": 5,
-        "width": 8,
+        "hidden_channels": 8,
         "encoder_blocks": 1,
         "decoder_blocks": 2,
     }
@@ -80,7 +80,12 @@ def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
     again = Autoencoder.load(tmp_path, fix="-")
     assert torch.equal(again.decode(again.encode(images())[0]), net.decode(net.encode(images())[0]))
     said = (tmp_path / CONFIG_FILE).read_text()
-    for fault in (said.replace("autoencoder 1", "autoencoder 9"), said.replace('"width": 8', '"width": 9'), "[]", "{}"):
+    for fault in (
+        said.replace("autoencoder 1", "autoencoder 9"),
+        said.replace('"hidden_channels": 8', '"hidden_channels": 9'),
+        "[]",
+        "{}",
+    ):
         (tmp_path / CONFIG_FILE).write_text(fault)
         with pytest.raises(UserError, match="cannot be loaded"):
             Autoencoder.load(tmp_path, fix="-")

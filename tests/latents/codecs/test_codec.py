@@ -74,7 +74,7 @@ def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
 def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
     info = fake_tiles().info
     first = open_codec(sd(sd_folder), info=info)
-    other = open_codec(codecs.SdVaeConfig(kind="sd-vae", path=str(sd_folder), scale=0.2), info=info)
+    other = open_codec(codecs.SdVaeConfig(kind="sd-vae", path=str(sd_folder), scaling_factor=0.2), info=info)
     assert first.id.startswith("sd-vae-")
     assert first.id == open_codec(sd(sd_folder), info=info).id
     assert first.id != other.id

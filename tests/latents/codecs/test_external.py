@@ -87,9 +87,15 @@ def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[A
     return net, folder / "net"
 
 
-def diffusers(path: Path, latent_channels: int = 4, factor: int = 2, **settings: Any) -> codecs.DiffusersCodecConfig:
+def diffusers(
+    path: Path, latent_channels: int = 4, downsampling_factor: int = 2, **settings: Any
+) -> codecs.DiffusersCodecConfig:
     return codecs.DiffusersCodecConfig(
-        kind="diffusers", path=str(path), latent_channels=latent_channels, downsampling_factor=factor, **settings
+        kind="diffusers",
+        path=str(path),
+        latent_channels=latent_channels,
+        downsampling_factor=downsampling_factor,
+        **settings,
     )
 
 
@@ -175,7 +181,9 @@ def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles,
 def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, tmp_path) -> None:
     info, path = fake_tiles().info, saved(tmp_path)[1]
     moved = tmp_path / "moved"
-    ids = [open_codec(diffusers(path, **one), info=info).id for one in ({}, {"scale": 0.2}, {"shift": 0.1})]
+    ids = [
+        open_codec(diffusers(path, **one), info=info).id for one in ({}, {"scaling_factor": 0.2}, {"shift_factor": 0.1})
+    ]
     path.rename(moved)
     assert open_codec(diffusers(moved), info=info).id == ids[0]
     assert len(set(ids)) == 3
@@ -230,10 +238,16 @@ class Half(nn.Module):
         return self.down(x)[:, :8] if self.encodes else self.up(x)
 
 
-def script(path: Path, latent_channels: int = 8, factor: int = 2, **settings: Any) -> codecs.TorchScriptCodecConfig:
-    said = {"scale": 1.0, "trust": True, "low": 0.0} | settings
+def script(
+    path: Path, latent_channels: int = 8, downsampling_factor: int = 2, **settings: Any
+) -> codecs.TorchScriptCodecConfig:
+    said = {"scaling_factor": 1.0, "trust_code": True, "low": 0.0} | settings
     return codecs.TorchScriptCodecConfig(
-        kind="torchscript", path=str(path), latent_channels=latent_channels, downsampling_factor=factor, **said
+        kind="torchscript",
+        path=str(path),
+        latent_channels=latent_channels,
+        downsampling_factor=downsampling_factor,
+        **said,
     )
 
 
@@ -259,7 +273,7 @@ def written(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves,
 @torch.no_grad()
 def test_a_program_is_called_with_tiles_of_its_range(fake_tiles, tmp_path, layout) -> None:
     net, path = written(tmp_path, layout)
-    codec = open_codec(script(path, shift=0.25, scale=2.0), info=fake_tiles().info)
+    codec = open_codec(script(path, shift_factor=0.25, scaling_factor=2.0), info=fake_tiles().info)
     mean, logvar = codec.encode(RGB)
     torch.testing.assert_close(mean, (net.encode((RGB + 1) / 2) - 0.25) * 2, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(codec.decode(mean), net.decode(mean / 2 + 0.25) * 2 - 1, rtol=1e-6, atol=1e-6)
@@ -330,9 +344,9 @@ def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles
 
 def test_latents_that_nobody_says_how_to_scale_are_refused(fake_tiles, tmp_path) -> None:
     path = saved(tmp_path, "AutoencoderKLHunyuanImage", **HUNYUAN)[1]
-    with pytest.raises(UserError, match=r"is unknown[\s\S]*set the codec's `scale`"):
+    with pytest.raises(UserError, match=r"is unknown[\s\S]*set the codec's `scaling_factor`"):
         open_codec(diffusers(path, 8), info=fake_tiles().info)
-    assert open_codec(diffusers(path, 8, scale=0.75), info=fake_tiles().info).latent_channels == 8
+    assert open_codec(diffusers(path, 8, scaling_factor=0.75), info=fake_tiles().info).latent_channels == 8
 
 
 def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> None:
@@ -353,9 +367,9 @@ def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> Non
     ("settings", "said"),
     [
         ({"bands": [["B02", "B03", "B04"], ["B08"]]}, "groups of 1 and 3 bands"),
-        ({"scale": [1.0, 2.0]}, "`scale` has 2 numbers: set one, or 4, one per channel"),
-        ({"shift": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift` has 5 numbers: set one, or 4 or 8"),
-        ({"scale": 0.0}, "greater than or equal to"),
+        ({"scaling_factor": [1.0, 2.0]}, "`scaling_factor` has 2 numbers: set one, or 4, one per channel"),
+        ({"shift_factor": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift_factor` has 5 numbers: set one, or 4 or 8"),
+        ({"scaling_factor": 0.0}, "greater than or equal to"),
     ],
     ids=str,
 )
@@ -365,7 +379,11 @@ def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_pat
 
 
 def test_a_program_needs_trust_a_scale_and_a_range(tmp_path) -> None:
-    for settings, said in (({"trust": False}, "trust: true"), ({"high": 0.0}, "not below"), ({"scale": None}, "scale")):
+    for settings, said in (
+        ({"trust_code": False}, "trust_code: true"),
+        ({"high": 0.0}, "not below"),
+        ({"scaling_factor": None}, "scaling_factor"),
+    ):
         with pytest.raises(ValidationError, match=said):
             script(tmp_path, **settings)
 
@@ -376,7 +394,7 @@ def test_a_program_needs_trust_a_scale_and_a_range(tmp_path) -> None:
 def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles(count=6)
     path = saved(tmp_path, "AutoencoderTiny", **TINY, latent_channels=32)[1]
-    codec = open_codec(diffusers(path, 32, scale=30.0), info=tiles.info)
+    codec = open_codec(diffusers(path, 32, scaling_factor=30.0), info=tiles.info)
     encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a", batch=4)
     latents = Latents(tmp_path / "latents", codec_id=codec.id)
     wanted, _ = codec.encode(codec.input(tiles, np.arange(6)))
@@ -394,7 +412,7 @@ def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_the
         [float(value) for value in found.split(",")] for found in re.findall(r"`s\w+: \[([^\]]*)\]`", caplog.text)
     )
     caplog.clear()
-    codec = open_codec(diffusers(path, bands=groups, shift=shift, scale=scale), info=tiles.info)
+    codec = open_codec(diffusers(path, bands=groups, shift_factor=shift, scaling_factor=scale), info=tiles.info)
     codec.look_at(tiles)
     assert not caplog.records
     mean, logvar = codec.encode(codec.input(tiles, np.arange(12)))
@@ -406,8 +424,8 @@ def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_the
 
 def test_latents_that_fp16_cannot_hold_are_refused_before_a_shard_is_written(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles()
-    codec = open_codec(diffusers(saved(tmp_path)[1], scale=1e6), info=tiles.info)
-    with pytest.raises(UserError, match=r"largest magnitude[\s\S]*`shift: \["):
+    codec = open_codec(diffusers(saved(tmp_path)[1], scaling_factor=1e6), info=tiles.info)
+    with pytest.raises(UserError, match=r"largest magnitude[\s\S]*`shift_factor: \["):
         encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a")
     assert not (tmp_path / "latents").exists()
 

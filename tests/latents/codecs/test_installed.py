@@ -30,7 +30,7 @@ def folded(**settings: Any) -> Folded:
 
 
 def test_latents_are_normalised_and_come_back() -> None:
-    codec = open_codec(folded(shift=0.25, scale=2.0), info=INFO)
+    codec = open_codec(folded(shift_factor=0.25, scaling_factor=2.0), info=INFO)
     x = torch.rand(3, 4, 16, 16) * 2 - 1
     mean, logvar = codec.encode(x)
     torch.testing.assert_close(mean, (torch.pixel_unshuffle(x, 2) - 0.25) * 2.0)
@@ -42,7 +42,10 @@ def test_latents_are_normalised_and_come_back() -> None:
 def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"one")
-    ids = [open_codec(settings, info=INFO).id for settings in (folded(), folded(scale=2.0), folded(path=str(weights)))]
+    ids = [
+        open_codec(settings, info=INFO).id
+        for settings in (folded(), folded(scaling_factor=2.0), folded(path=str(weights)))
+    ]
     weights.write_bytes(b"two")
     ids += [open_codec(folded(path=str(weights)), info=INFO).id]
     monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])

@@ -117,21 +117,21 @@ def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
         denoiser(x, t, y)
 
 
-GUIDED, TWO = {"guidance": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_parallel_degree": 2}
+GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_parallel_degree": 2}
 
 
 @pytest.mark.parametrize(
     ("settings", "output"),
     [
         ({"cache": {"kind": "taylor"}, "sampler": "heun"}, "heun evaluates each timestep twice"),
-        ({"cache": {"kind": "taylor"}, "at": "codec"}, "`at` is codec"),
+        ({"cache": {"kind": "taylor"}, "checkpoint": "codec"}, "`checkpoint` is codec"),
         ({"cache": {"kind": "taylor"}, **GUIDED}, "`guidance_interval` some have no branch"),
         ({"cache": {"kind": "taylor", "threshold": 0.1}}, "cache.taylor.threshold"),
         ({"cache": {"kind": "taylor", "interval": 0}}, "interval"),
         ({"cache": {"kind": "first-block", "threshold": -0.1}}, "threshold"),
         ({"cache": {"kind": "other"}}, "first-block"),
-        ({"pipefusion": TWO, "at": "codec"}, "`at` is codec"),
-        ({"pipefusion": TWO, "size": 512, "windows": {}, "images": 1}, "which `windows` change"),
+        ({"pipefusion": TWO, "checkpoint": "codec"}, "`checkpoint` is codec"),
+        ({"pipefusion": TWO, "image_size": 512, "windows": {}, "num_images": 1}, "which `windows` change"),
         ({"pipefusion": TWO, "cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
         ({"pipefusion": TWO, **GUIDED}, "`guidance_interval` some have no branch"),
         ({"pipefusion": {}}, "has no effect"),
@@ -150,19 +150,19 @@ ON_RANKS = (
 import pickle
 n = int(sys.argv[2])
 CACHES = pickle.load(open(sys.argv[1], "rb"))
-with ranks(n) as group:
+with init_distributed(n) as group:
     over = group.part([list(range(n))])
-    mine = Ranks(group.rank, n, over)
+    mine = RankSet(group.rank, n, over)
     found = []
     for kind in KINDS[1:]:
         model = network(kind)
         lengths = cut(model.config.num_tokens, n)
         for cache in CACHES:
-            one = Denoiser(model, cache=cache)
+            one = ParallelDenoiser(model, cache=cache)
             alone = sampled(one)
-            ways = {"rows": Denoiser(model, cache=cache, rows=mine),
-                    "shared": Denoiser(model, cache=cache, tokens=mine, over=SharedKeys(mine, lengths)),
-                    "ulysses": Denoiser(model, cache=cache, tokens=mine, over=Messages(mine, ONE, lengths))}
+            ways = {"rows": ParallelDenoiser(model, cache=cache, rows=mine),
+                    "shared": ParallelDenoiser(model, cache=cache, tokens=mine, over=SharedMemoryAttention(mine, lengths)),
+                    "ulysses": ParallelDenoiser(model, cache=cache, tokens=mine, over=UspAttention(mine, ONE, lengths))}
             exact = {}
             for name, way in ways.items():
                 made = sampled(way)

@@ -35,7 +35,7 @@ from dithc.latents.codecs import KlCodec, autoencoder
 def ours(info):
     torch.manual_seed(0)
     net = autoencoder.Autoencoder(autoencoder.Sizes(
-        bands=3, downsampling_factor=4, latent_channels=4, width=16, encoder_blocks=1, decoder_blocks=3))
+        bands=3, downsampling_factor=4, latent_channels=4, hidden_channels=16, encoder_blocks=1, decoder_blocks=3))
     for weight in [*net.parameters(), net.mean]:
         torch.nn.init.normal_(weight, std=0.2)  # zero-initialized layers would hide contributions of convolutions
     return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))
@@ -77,7 +77,7 @@ def sampled(team):
     model = DiT.from_preset("DiT-S/2", hidden_size=48, num_heads=6, depth=1, num_classes=3, input_size=(8, 6))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
-    settings = training.EvaluationConfig(run="x", images=3, sampler="ddim", steps=2, guidance=2.0, extractor="e")
+    settings = training.EvaluationConfig(run="x", num_images=3, sampler="ddim", steps=2, guidance_scale=2.0, extractor="e")
     objective = diffusion.Objective.of(training.ObjectiveConfig())
     given = dict(evaluation=settings, classes=np.arange(3), objective=objective, bf16=False)
     alone = ImageGenerator(model.eval(), ours(info), **given).images(range(3))
@@ -104,7 +104,7 @@ with init_distributed(n) as group:
         found["again"] = torch.equal(codec.decode(z[:1]), before)  # no replacement remains
         alone = codec.decode(z[:1, :, sum(even[:mine.rank]):][:, :, :even[mine.rank]])  # a tile
         found["tile"] = far(mine.collected(alone, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
-        images = {way: parallel_decoder.Decoding(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
+        images = {way: parallel_decoder.ParallelDecoder(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
         if group.rank == 0:
             found["images"] = {str(way): [far(one, real) for one, real in zip(made, full, strict=True)]
                                for way, made in images.items()}

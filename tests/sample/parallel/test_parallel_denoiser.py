@@ -20,7 +20,7 @@ from dithc.sample.parallel import ParallelDenoiser, ParallelDegrees, SamplingGro
 from dithc.sample.parallel.attention import UspAttention, SharedMemoryAttention
 from dithc.sample.parallel.rank_set import RankSet, cut
 
-KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position": "rope", "qk_norm": True})
+KINDS = ({}, {"mlp": "swiglu", "norm": "rms", "position_embedding": "rope", "qk_norm": True})
 ONE = RankSet()
 X = torch.randn(5, 4, 16, 14, generator=torch.Generator().manual_seed(1))
 T, Y = torch.linspace(3.5, 999, 5), torch.arange(5)
@@ -42,47 +42,49 @@ ALL_WAYS = (
     + """
 n = int(sys.argv[2])
 output = []
-with ranks(n) as group:
+with init_distributed(n) as group:
     over = group.part([list(range(n))])
-    mine = Ranks(group.rank, n, over)
+    mine = RankSet(group.rank, n, over)
     pairs = [group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])] if n == 4 else None
     for kind in KINDS:
         model = network(kind)
         lengths = cut(model.config.num_tokens, n)
         for bf16 in (False, True):
-            alone = Denoiser(model, bf16=bf16)(X, T, Y)
-            shared = Denoiser(model, bf16=bf16, tokens=mine, over=SharedKeys(mine, lengths))
+            alone = ParallelDenoiser(model, bf16=bf16)(X, T, Y)
+            shared = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=SharedMemoryAttention(mine, lengths))
             shared(X[:1], T[:1], Y[:1])  # the memory grows behind it
             found = {"exact": {
-                "rows": torch.equal(Denoiser(model, bf16=bf16, rows=mine)(X, T, Y), alone),
+                "rows": torch.equal(ParallelDenoiser(model, bf16=bf16, rows=mine)(X, T, Y), alone),
                 "shared": torch.equal(shared(X, T, Y), alone),
                 "shared, fewer rows": torch.equal(shared(X[:2], T[:2], Y[:2]), alone[:2]),
             }, "bf16": bf16}
             if 6 % n == 0:
-                ulysses = Denoiser(model, bf16=bf16, tokens=mine, over=Messages(mine, ONE, lengths))
+                ulysses = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=UspAttention(mine, ONE, lengths))
                 found["exact"]["ulysses"] = torch.equal(ulysses(X, T, Y), alone)
-            found["ring"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Messages(ONE, mine, lengths))(X, T, Y), alone)
+            ring = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=UspAttention(ONE, mine, lengths))
+            found["ring"] = far(ring(X, T, Y), alone)
             if pairs:
-                usp = Messages(Ranks(group.rank % 2, 2, pairs[0]), Ranks(group.rank // 2, 2, pairs[1]), lengths)
-                found["usp"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
+                usp = UspAttention(RankSet(group.rank % 2, 2, pairs[0]), RankSet(group.rank // 2, 2, pairs[1]), lengths)
+                found["usp"] = far(ParallelDenoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
             # Control: each rank uses its own tokens only, as if they were the image.
             class Isolated:
                 in_sequence, absent, begin, most_tokens, turn = False, lambda self: None, lambda self: None, 1, (0, 0)
                 def attention(self, qkv, num_heads):
                     from dithc.engine.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]
-            found["control"] = far(Denoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
+            found["control"] = far(ParallelDenoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
             output.append(found)
     # Uneven partition: one rank exceeds the work of a single call and another does not. All ranks must decide equally.
     model = network({"input_size": (14, 14)})
     lengths = cut(49, n)
     weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
     x, t, y = X[:, :, :14], T, Y
-    alone = Denoiser(model)(x, t, y)
+    alone = ParallelDenoiser(model)(x, t, y)
     fused_blocks.MOST_FLOP = 2 * weights * len(x) * 49 / n
-    output[0]["exact"]["uneven"] = torch.equal(Denoiser(model, tokens=mine, over=SharedKeys(mine, lengths))(x, t, y), alone)
+    uneven = ParallelDenoiser(model, tokens=mine, over=SharedMemoryAttention(mine, lengths))
+    output[0]["exact"]["uneven"] = torch.equal(uneven(x, t, y), alone)
     # Memory read in one part of a pass is not written in the next.
-    over = SharedKeys(mine, lengths)
+    over = SharedMemoryAttention(mine, lengths)
     layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
     c = torch.ones(1, 96)
     with torch.no_grad():

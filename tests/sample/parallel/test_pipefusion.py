@@ -23,7 +23,7 @@ SAMPLING = (
 from dithc.config import training
 CALLS = {CALLS}
 def way(patches, warmup, stages=1):
-    return training.Pipefusion(
+    return training.PipeFusionConfig(
         pipefusion_parallel_degree=stages, num_pipeline_patch=patches, warmup_steps=warmup)
 def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
     places = [stride * call for call in range(calls)]
@@ -159,24 +159,24 @@ ON_RANKS = (
     SAMPLING
     + """
 n, output, counted = int(sys.argv[2]), [], []
-sent = Ranks.sent
-Ranks.sent = lambda self, x, **to: (counted.append(x.nbytes), sent(self, x, **to))[1]
-with ranks(n) as group:
+sent = RankSet.sent
+RankSet.sent = lambda self, x, **to: (counted.append(x.nbytes), sent(self, x, **to))[1]
+with init_distributed(n) as group:
     gathered = group.part([list(range(n))])
-    cuts = {"stages": {"stages": Ranks(group.rank, n, gathered)}}
+    cuts = {"stages": {"stages": RankSet(group.rank, n, gathered)}}
     if n == 4:
         pairs, columns = group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])
-        cuts["rows and stages"] = {"stages": Ranks(group.rank % 2, 2, pairs), "rows": Ranks(group.rank // 2, 2, columns)}
+        cuts["rows and stages"] = {"stages": RankSet(group.rank % 2, 2, pairs), "rows": RankSet(group.rank // 2, 2, columns)}
     for kind, bf16 in (({}, False), (KINDS[1], True)):
         model = network(kind)
-        plain = sampled(Denoiser(model, bf16=bf16))
+        plain = sampled(ParallelDenoiser(model, bf16=bf16))
         ways = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 1), (8, 3), (56, 1), (3, CALLS))
         for patches, warmup in ways[2:4] if bf16 else ways:
             settings = way(patches, warmup)
-            alone = sampled(Denoiser(model, bf16=bf16, pipefusion=settings))
+            alone = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings))
             for name, how in cuts.items():
                 counted.clear()
-                found = sampled(Denoiser(model, bf16=bf16, pipefusion=settings, **how))
+                found = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings, **how))
                 output.append({"way": name, "patches": patches, "equal": torch.equal(found, alone), "sent": sum(counted),
                              "exact": torch.equal(found, plain), "is stated": settings.is_exact(CALLS)})
     everything = group.gather_objects(output)

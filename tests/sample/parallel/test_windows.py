@@ -17,7 +17,7 @@ n = int(sys.argv[2])
 SCENE = torch.randn(2, 4, 37, 33, generator=torch.Generator().manual_seed(2))
 
 class Codec:
-    factor = 2
+    downsampling_factor = 2
     def __init__(self, reach):
         self.reach = reach
         torch.manual_seed(5)
@@ -25,15 +25,15 @@ class Codec:
     def decode(self, z):
         return torch.nn.functional.pixel_shuffle(self.conv(z), 2)
 
-with ranks(n) as group:
-    mine = Ranks(group.rank, n, group.part([list(range(n))]))
+with init_distributed(n) as group:
+    mine = RankSet(group.rank, n, group.part([list(range(n))]))
     model, found = network(KINDS[0]), {}
     for bf16 in (False, True):
         for overlap, shift in ((0.25, False), (0.0, True)):
             grid = WindowGrid(size=(37, 33), window=(16, 14), overlap=overlap, shift=shift, seed=3)
             t, y = torch.full((2,), 250.0), torch.tensor([1, 7])
-            alone = WindowedDenoiser(Denoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
-            shared = WindowedDenoiser(Denoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
+            alone = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
+            shared = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
             found[f"bf16 {bf16}, overlap {overlap}"] = torch.equal(shared, alone)
     with torch.no_grad():
         for reach in (1, None):

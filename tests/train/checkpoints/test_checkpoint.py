@@ -77,7 +77,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
 
 @pytest.mark.slow
 def test_blocking_and_asynchronous_checkpoints_have_the_same_bytes(job):
-    both = [job(path, checkpoints=path) for path in ("async", "blocking")]
+    both = [job(path, checkpoint_mode=path) for path in ("async", "blocking")]
     for one in both:
         train(one, Group())
     assert hashes(both[0]) == hashes(both[1])

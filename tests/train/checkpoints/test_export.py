@@ -106,7 +106,7 @@ def test_settings_of_something_else_are_refused(job, folder, content):
 
 @pytest.mark.parametrize(("predict", "words"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
 def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, words):
-    one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"predict": predict})
+    one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"prediction_type": predict})
     train(one, Group())
     for layout in ("official", "diffusers"):
         caplog.clear()
@@ -125,7 +125,7 @@ def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_p
 
 
 def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alone(job, tmp_path, caplog):
-    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "position": "rope"}
+    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "position_embedding": "rope"}
     one = job("rotated", until=1, model=model)
     train(one, Group())
     for layout in ("official", "diffusers"):
@@ -133,7 +133,7 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
             export(one.paths.out, weights="ema", layout=layout, out=tmp_path / "new" / "weights")
     assert not (tmp_path / "new").exists()
     export(one.paths.out, weights="ema", layout="safetensors", out=tmp_path / "weights.safetensors")
-    assert "position rope, qk_norm false, which other programs do not read" in caplog.text
+    assert "position_embedding rope, qk_norm false, which other programs do not read" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])
@@ -189,8 +189,11 @@ def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"objective": {"predict": "flow"}}, "predict flow\n"),
-        ({"model": SMALL | {"learn_sigma": False, "position": "rope", "norm": "rms"}}, "norm rms, position rope\n"),
+        ({"objective": {"prediction_type": "flow"}}, "prediction_type flow\n"),
+        (
+            {"model": SMALL | {"learn_sigma": False, "position_embedding": "rope", "norm": "rms"}},
+            "norm rms, position_embedding rope\n",
+        ),
     ],
 )
 def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes_fit(

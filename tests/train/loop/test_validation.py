@@ -74,7 +74,10 @@ def test_values_are_errors_at_the_middles_of_eight_parts_whatever_is_learnt(held
     weight = "none" if predict == "flow" else "min-snr"
     model = {"preset": "DiT-S/2", "learn_sigma": False}
     found = measured(
-        held, objective={"predict": predict, "times": times, "weight": weight}, model=model, micro_batch_size=3
+        held,
+        objective={"prediction_type": predict, "timestep_sampling": times, "loss_weighting": weight},
+        model=model,
+        micro_batch_size=3,
     )
     truth = expected(held, predict=predict)
     assert [found[name] for name in NAMES] == pytest.approx(truth, rel=1e-5)
@@ -113,7 +116,7 @@ def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_
 
 @pytest.mark.slow
 def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job, held):
-    settings = {"recompute": "block", "micro_batch_size": 3}
+    settings = {"activation_checkpointing": "block", "micro_batch_size": 3}
     plain = job("plain", latents=held, **settings)
     whole = job("whole", latents=held, validate_every=4, **settings)
     halves = [job("halves", latents=held, validate_every=4, until=until, **settings) for until in (4, 6)]

@@ -39,7 +39,7 @@ def small_dit() -> DiT:
 
 
 def run_of(**changes: object) -> training.RunConfig:
-    values = {"dataset": "toy", "lr": 0.01, "weight_decay": 0.1, "clip": None, **MUON}
+    values = {"dataset": "toy", "lr": 0.01, "weight_decay": 0.1, "max_grad_norm": None, **MUON}
     return training.RunConfig.model_validate(values | changes)
 
 
@@ -88,7 +88,7 @@ def test_memory_is_said_to_be_one_moment_less_for_matrices():
 def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(backend, clip, use_backend):
     use_backend(backend)
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
-    settings = run_of(clip=clip, optimizer={"kind": "muon", "momentum": 0.8, "iterations": 4})
+    settings = run_of(max_grad_norm=clip, optimizer={"kind": "muon", "momentum": 0.8, "newton_schulz_steps": 4})
     optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     weight = trained(model)[name].detach().double()
     momentum, average = torch.zeros_like(weight), weight.clone()
@@ -259,7 +259,7 @@ class TestOnSeveralRanks:
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(("ranks", "dies"), [(2, 1), (4, 2)])
     def test_ranks_that_share_layers_train_as_one(self, job, tmp_path, ranks, dies):
-        half, settings = STEPS // 2, {"clip": 0.1, **MUON}
+        half, settings = STEPS // 2, {"max_grad_norm": 0.1, **MUON}
         whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
         begun = ten(job, "parts", until=half, strategy="dp+tp", **settings)
         train(whole, Group())

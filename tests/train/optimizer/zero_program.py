@@ -62,7 +62,13 @@ class Uneven(DiT):
 
 
 def run_of(group: Group, **changes: object) -> training.RunConfig:
-    values = {"dataset": "none", "global_batch_size": 2 * group.size, "lr": 1e-3, "weight_decay": 0.1, "clip": 0.05}
+    values = {
+        "dataset": "none",
+        "global_batch_size": 2 * group.size,
+        "lr": 1e-3,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.05,
+    }
     return training.RunConfig.model_validate(values | {"warmup_steps": 2} | changes)
 
 
@@ -143,8 +149,12 @@ def losses(rows: list[dict[str, float]]) -> list[float]:
 
 def same_training(group: Group) -> None:
     """Losses, weights, averages and moments are bitwise equal with and without ZeRO-1."""
-    lengths = {"ema": {"lengths": [0.05, 0.1]}}
-    for changes in ({}, {"dtype": "bf16", "micro_batch_size": 1}, {"recompute": "block", "clip": None, **lengths}):
+    lengths = {"ema": {"stds": [0.05, 0.1]}}
+    for changes in (
+        {},
+        {"dtype": "bf16", "micro_batch_size": 1},
+        {"activation_checkpointing": "block", "max_grad_norm": None, **lengths},
+    ):
         assert_same_training(group, run_of(group, **changes), until=STEPS)
 
 

@@ -43,7 +43,11 @@ def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
     text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      allocation refused by the system: {asked}" in text
     assert "2.00 GiB before its start" in text
-    for words in ("`micro_batch_size: ", "`recompute: block` with `micro_batch_size: ", "fast_memory_gib"):
+    for words in (
+        "`micro_batch_size: ",
+        "`activation_checkpointing: block` with `micro_batch_size: ",
+        "fast_memory_gib",
+    ):
         assert words in text
 
 

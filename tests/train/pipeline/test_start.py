@@ -17,7 +17,7 @@ from tests.train.conftest import checkpoint, store_of, weights_of
 
 
 def tune_run(job, kind="ema"):
-    return job().run.model_copy(update={"init": "base", "init_weights": kind})
+    return job().run.model_copy(update={"init_from_run": "base", "init_weights": kind})
 
 
 def assert_started(job, expected: dict[str, torch.Tensor]) -> None:
@@ -36,7 +36,9 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
     model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
-    run = before.run.model_copy(update={"init": "before", "guide": training.GuidanceTrainingConfig(by="start")})
+    run = before.run.model_copy(
+        update={"init_from_run": "before", "guidance_training": training.GuidanceTrainingConfig(reference="start")}
+    )
     tuned = job("tuned", until=2, init=before.paths.out, run=run)
     assert train(tuned, Group()) == DONE
     assert_started(tuned, weights_of(before))

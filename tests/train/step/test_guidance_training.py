@@ -31,7 +31,7 @@ from tests.train.conftest import JOB_FIELDS, PATHS, SMALL, checkpoint, hashes, r
 from tests.train.strategies.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
 
 NULL = 3
-SELF, START = {"by": "self", "guidance": 5 / 3}, {"by": "start", "guidance": 2.5}
+SELF, START = {"reference": "self", "guidance": 5 / 3}, {"reference": "start", "guidance": 2.5}
 BOTH = pytest.mark.parametrize("guide", [SELF, START], ids=["self", "start"])
 
 
@@ -66,18 +66,26 @@ class Source:
 
 
 def run_of(guide: dict[str, Any] | None, predict: str = "noise", **changes: Any) -> training.RunConfig:
-    objective = {"predict": predict, **({"weight": "min-snr"} if predict == "v" else {})}
-    start = {"init": "base"} if guide is not None and guide["by"] == "start" else {}
+    objective = {"prediction_type": predict, **({"loss_weighting": "min-snr"} if predict == "v" else {})}
+    start = {"init_from_run": "base"} if guide is not None and guide["reference"] == "start" else {}
     model = SMALL | {"learn_sigma": predict != "flow"}
-    return small_run(guide=guide, objective=objective, model=model, global_batch_size=6, clip=None, **start, **changes)
+    return small_run(
+        guidance_training=guide,
+        objective=objective,
+        model=model,
+        global_batch_size=6,
+        max_grad_norm=None,
+        **start,
+        **changes,
+    )
 
 
 def trainer_of(run: training.RunConfig, model: DiT, start: DiT | None = None) -> Trainer:
     strategy = Strategy(model, RankGrid())
-    guide = None if run.guide is None else GuidanceTraining(run, model, strategy, start=start)
+    guide = None if run.guidance_training is None else GuidanceTraining(run, model, strategy, start=start)
     return Trainer(
         run=run,
-        source=Source(run.objective.predict),
+        source=Source(run.objective.prediction_type),
         strategy=strategy,
         optimizer=Optimizer.of_run(model, run, flat=False),
         ema=Ema(model, run.ema),
@@ -90,16 +98,16 @@ def exact_loss(run: training.RunConfig, model: DiT, start: DiT | None, images: B
     """Return the mean squared error of the batch in float64 with complete passes, without `dithc.diffusion`."""
     kept = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))[images.t.long()].reshape(-1, 1, 1, 1)
     x, noise, time = images.x.double(), images.noise.double(), (images.t.double() / 1000).reshape(-1, 1, 1, 1)
-    predict = run.objective.predict
+    predict = run.objective.prediction_type
     x_t = (1 - time) * x + time * noise if predict == "flow" else kept.sqrt() * x + (1 - kept).sqrt() * noise
     plain = {"noise": noise, "v": kept.sqrt() * noise - (1 - kept).sqrt() * x, "flow": noise - x}[predict]
     predicted = model(x_t, images.t, images.y)[:, :4]
     away = (start or model)(x_t, images.t, torch.full_like(images.y, NULL))[:, :4]
-    assert run.guide is not None
-    low, high = run.guide.interval or (0.0, 1.0)
+    assert run.guidance_training is not None
+    low, high = run.guidance_training.interval or (0.0, 1.0)
     share = images.t.double() / (1000 if predict == "flow" else 999)
     guided = (images.y != NULL) & (low <= share) & (share <= high)
-    moved = plain + (1 - 1 / run.guide.guidance) * guided.reshape(-1, 1, 1, 1) * (predicted - away).detach()
+    moved = plain + (1 - 1 / run.guidance_training.guidance) * guided.reshape(-1, 1, 1, 1) * (predicted - away).detach()
     errors = ((moved - predicted) ** 2).mean((1, 2, 3))
     snr = (kept / (1 - kept)).flatten()
     weight = torch.clamp(snr, max=5) / (snr + 1) if predict == "v" else torch.ones(6)
@@ -127,7 +135,7 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
             assert ((weight.grad.double() - right.grad).abs() <= 2e-4 * right.grad.abs().max()).all(), name
     assert exact.y_embedder.embedding_table.weight.grad[NULL].any()  # of the images with dropped labels
     assert start is None or all(weight.grad is None for weight in start.parameters())
-    plain = trainer_of(run.model_copy(update={"guide": None}), copy.deepcopy(model)).step(1)
+    plain = trainer_of(run.model_copy(update={"guidance_training": None}), copy.deepcopy(model)).step(1)
     for micro_batch_size in (None, 1):
         told = trainer_of(
             run.model_copy(update={"micro_batch_size": micro_batch_size}), copy.deepcopy(model), start
@@ -213,7 +221,7 @@ def velocity(x: Tensor, y: Tensor) -> Tensor:
 def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_form(by):
     """The start network predicts the mixture. Newton steps, because the loss is quadratic: each halves the error."""
     guidance, model, draws = 2.0, Bumps(), torch.Generator().manual_seed(0)
-    run = run_of({"by": by, "guidance": guidance}, "flow")
+    run = run_of({"reference": by, "guidance": guidance}, "flow")
     guide = GuidanceTraining(run, model, Strategy(model, RankGrid()), start=Exact() if by == "start" else None)
     objective, count = Objective.of(run.objective), 40_000
     label = torch.randint(2, (count,), generator=draws)
@@ -256,8 +264,8 @@ def guided(job):
         own = {
             name: changes.pop(name) for name in (*JOB_FIELDS, *PATHS, *MachineConfig.model_fields) if name in changes
         }
-        run = small_run(guide=guide, init="base", **changes)
-        return job(store, run=run, init=base.paths.out, spec={"guide": guide}, **own)
+        run = small_run(guidance_training=guide, init_from_run="base", **changes)
+        return job(store, run=run, init=base.paths.out, spec={"guidance_training": guide}, **own)
 
     return make
 
@@ -276,7 +284,7 @@ def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_b
 @pytest.mark.slow
 def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided, guide):
     plain = guided("a", guide)
-    again, parts = guided("b", guide, recompute="block"), guided("c", guide, micro_batch_size=3)
+    again, parts = guided("b", guide, activation_checkpointing="block"), guided("c", guide, micro_batch_size=3)
     assert [train(one, Group()) for one in (plain, again, parts)] == [DONE] * 3
     assert hashes(plain) == hashes(again)
     for name in ("loss", "grad_norm"):
@@ -318,8 +326,10 @@ def test_operations_and_memory_of_the_second_pass_are_counted():
     assert run.guided_share == 0.75
     assert run_of(SELF | {"interval": [0.2, 0.7]}, label_dropout=0.5).guided_share == pytest.approx(0.25)
     assert small_run().guided_share == 0.0
-    normal = {"predict": "flow", "times": "logit-normal", "mean": 0.4, "std": 0.7}
-    some = small_run(guide=SELF | {"interval": [0.0, 0.75]}, objective=normal, model=SMALL | {"learn_sigma": False})
+    normal = {"prediction_type": "flow", "timestep_sampling": "logit-normal", "logit_mean": 0.4, "logit_std": 0.7}
+    some = small_run(
+        guidance_training=SELF | {"interval": [0.0, 0.75]}, objective=normal, model=SMALL | {"learn_sigma": False}
+    )
     times = Objective.of(some.objective).times((np.arange(10**5) + 0.5) / 10**5)
     assert some.guided_share == pytest.approx(0.9 * (times <= 750).mean(), abs=1e-4)
     size = run.model.parameters
@@ -336,7 +346,7 @@ class TestOnSeveralRanks:
     def test_two_ranks_learn_what_one_does(self, guided, tmp_path):
         ways = {
             "dp": {"strategy": "dp"},
-            "ddp": {"gradients": "ddp", "micro_batch_size": 3},
+            "ddp": {"gradient_sync": "ddp", "micro_batch_size": 3},
             "zero": {"sharding": "zero1", "micro_batch_size": 3},
             "tp": {"strategy": "dp+tp", "dtype": "bf16"},
             "tp-fp32": {"strategy": "dp+tp"},
@@ -364,6 +374,9 @@ def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_pa
     found = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, class_dropout_prob=0.0)
     (tmp_path / "weights.pt").touch()
     monkeypatch.setattr(initial_weights, "read_weights", lambda *_, **__: (found.state_dict(), found.config))
-    run = small_run(guide=START, init_from_file=str(tmp_path / "weights.pt"))
-    with pytest.raises(UserError, match=r"guide\.by: start[\s\S]*a network without a null label[\s\S]*dropped labels"):
+    run = small_run(guidance_training=START, init_from_file=str(tmp_path / "weights.pt"))
+    with pytest.raises(
+        UserError,
+        match=r"guidance_training\.reference: start[\s\S]*a network without a null label[\s\S]*dropped labels",
+    ):
         train(job(run=run), Group())

@@ -78,7 +78,7 @@ def events(job, what: str) -> list[dict]:
         ({"kind": "update"}, r"at step 4: the weights after step 3, although[\s\S]*rank 0: the weights of x_embedder"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("settings", [{"micro_batch_size": 3}, {"recompute": "block", "dtype": "bf16"}])
+@pytest.mark.parametrize("settings", [{"micro_batch_size": 3}, {"activation_checkpointing": "block", "dtype": "bf16"}])
 def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, said, settings):
     one = job(checkpoint_every=1, **settings)
     faults.inject(at=3, **fault)
@@ -145,7 +145,7 @@ class TestFirstLayer:
 
 @pytest.mark.parametrize("kind", ["latents", "gradient"])
 def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind):
-    one = job(nonfinite="skip", checkpoint_every=1, keep_last=9)
+    one = job(on_nonfinite="skip", checkpoint_every=1, keep_last=9)
     faults.inject(kind, at=3)
     assert train(one, Group()) == DONE
     before, after, end = (tensors_of(one, step) for step in (2, 3, 6))
@@ -169,11 +169,11 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
 @pytest.mark.parametrize(("policy", "kind"), [("skip", "latents"), ("rollback", "gradient")])
 @pytest.mark.slow
 def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, kind):
-    whole = job("whole", nonfinite=policy)
+    whole = job("whole", on_nonfinite=policy)
     faults.inject(kind, at=4)
     assert train(whole, Group()) == DONE
     for until in (3, 4, 6):
-        last = job("parts", nonfinite=policy, until=until)
+        last = job("parts", on_nonfinite=policy, until=until)
         assert train(last, Group()) == DONE
     assert hashes(last) == hashes(whole)
     one, other = ([row["loss"] for row in rows(each)] for each in (whole, last))
@@ -185,7 +185,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is_gone(job, policy, monkeypatch):
-    whole, broken = job("whole", nonfinite=policy), job("broken", nonfinite=policy)
+    whole, broken = job("whole", on_nonfinite=policy), job("broken", on_nonfinite=policy)
     faults.inject("once", at=4, times=1)
     assert train(whole, Group()) == DONE
     faults.heal()
@@ -206,10 +206,10 @@ def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is
 @pytest.mark.slow
 def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
     caplog.set_level(logging.INFO)
-    one, clean = job(nonfinite="rollback"), job("skip", nonfinite="skip")
+    one, clean = job(on_nonfinite="rollback"), job("skip", on_nonfinite="skip")
     faults.inject("weights", at=4, times=1)
     assert train(one, Group()) == DONE
-    assert "back to step 2; step 3 is left out (nonfinite: rollback)" in caplog.text
+    assert "back to step 2; step 3 is left out (on_nonfinite: rollback)" in caplog.text
     (event,) = events(one, "rolled back")
     assert (event["step"], event["to"]) == (3, 2)
     assert [row["step"] for row in lines_of(one)] == [1, 2, 3, 3, 4, 5, 6]
@@ -222,7 +222,7 @@ def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
 @pytest.mark.parametrize(("at", "checkpoint"), [(3, 2), (4, 2), (6, 4)])
 def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, checkpoint):
     """In the middle, at a checkpoint, and at the end: bad weights are never kept."""
-    one = job(nonfinite="rollback", keep_last=9)
+    one = job(on_nonfinite="rollback", keep_last=9)
     faults.inject("update", at=at)
     assert train(one, Group()) == DONE
     assert [(event["step"], event["to"]) for event in events(one, "rolled back")] == [(at, checkpoint)]
@@ -232,7 +232,7 @@ def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, che
 
 @pytest.mark.slow
 def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
-    one = job(nonfinite="rollback", checkpoint_every=4, walltime_minutes=0.0)
+    one = job(on_nonfinite="rollback", checkpoint_every=4, walltime_minutes=0.0)
     faults.inject("update", at=1)
     assert train(one, Group()) == 75  # after one step, the walltime is over
     assert store_of(one).steps() == [0]
@@ -243,8 +243,8 @@ def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
 def test_skip_ends_where_weights_are_not_finite(job, caplog):
     faults.inject("weights", at=3)
     with pytest.raises(NonFiniteError):
-        train(job(nonfinite="skip"), Group())
-    assert "set `nonfinite: rollback`" in caplog.text
+        train(job(on_nonfinite="skip"), Group())
+    assert "set `on_nonfinite: rollback`" in caplog.text
 
 
 def diverging(one):
@@ -254,7 +254,7 @@ def diverging(one):
 
 @pytest.mark.slow
 def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
-    one = diverging(job(nonfinite="skip", clip=None, steps=30, until=30))
+    one = diverging(job(on_nonfinite="skip", max_grad_norm=None, steps=30, until=30))
     with pytest.raises(NonFiniteError):
         train(one, Group())
     assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
@@ -268,11 +268,11 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
     monkeypatch.setattr(nonfinite, "MOST_SINCE_CHECKPOINT", 2)
     for step in (1, 2, 3):
         faults.inject("latents", at=step)
-    one = job(nonfinite="rollback", checkpoint_every=6)
+    one = job(on_nonfinite="rollback", checkpoint_every=6)
     with pytest.raises(NonFiniteError, match="at step 3"):
         train(one, Group())
     assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
-    assert train(dataclasses.replace(one, run=one.run.model_copy(update={"nonfinite": "skip"})), Group()) == DONE
+    assert train(dataclasses.replace(one, run=one.run.model_copy(update={"on_nonfinite": "skip"})), Group()) == DONE
     assert Manifest.read(one.paths.out).numbers["left_out"] == [1, 2, 3]
 
 
@@ -295,15 +295,15 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
         ("latents", bad, job("latents")),
         ("weights", {"kind": "weights", "at": 3, "rank": 1}, job("weights", micro_batch_size=2)),
         ("gradient", {"kind": "gradient", "at": 3, "rank": 0}, job("gradient")),
-        ("ddp", bad, job("ddp", gradients="ddp")),
+        ("ddp", bad, job("ddp", gradient_sync="ddp")),
         ("layers", {"kind": "weights", "at": 3, "rank": 1}, job("layers", strategy="dp+tp")),
-        ("skip", bad, job("skip", nonfinite="skip")),
-        ("skip-1", bad, job("parts", nonfinite="skip", until=4)),
-        ("skip-2", bad, job("parts", nonfinite="skip")),
-        ("back", bad, job("back", nonfinite="rollback")),
-        ("shared", bad, job("shared", nonfinite="rollback", sharding="zero1")),
-        ("healed", {"kind": "weights", "at": 4, "rank": 1, "times": 1}, job("healed", nonfinite="rollback")),
-        ("tensors", bad, job("tensors", nonfinite="rollback", strategy="dp+tp")),
+        ("skip", bad, job("skip", on_nonfinite="skip")),
+        ("skip-1", bad, job("parts", on_nonfinite="skip", until=4)),
+        ("skip-2", bad, job("parts", on_nonfinite="skip")),
+        ("back", bad, job("back", on_nonfinite="rollback")),
+        ("shared", bad, job("shared", on_nonfinite="rollback", sharding="zero1")),
+        ("healed", {"kind": "weights", "at": 4, "rank": 1, "times": 1}, job("healed", on_nonfinite="rollback")),
+        ("tensors", bad, job("tensors", on_nonfinite="rollback", strategy="dp+tp")),
     ]
     done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr

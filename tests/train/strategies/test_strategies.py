@@ -98,7 +98,7 @@ class TestOnSeveralRanks:
         settings = {
             "dtype": dtype,
             "micro_batch_size": 3,
-            "clip": 0.1,
+            "max_grad_norm": 0.1,
             "latents": latents,
             "validate_every": STEPS // 2,
         }
@@ -116,7 +116,10 @@ class TestOnSeveralRanks:
     @pytest.mark.sampled("several ranks")
     def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, make_latents, tmp_path):
         measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
-        one, grid = ten(job, "one", **measured), ten(job, "grid", strategy="dp+tp", recompute="block", **measured)
+        one, grid = (
+            ten(job, "one", **measured),
+            ten(job, "grid", strategy="dp+tp", activation_checkpointing="block", **measured),
+        )
         train(one, Group())
         done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
@@ -128,12 +131,12 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
     def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
         """A rank has complete hidden features of a gated MLP; norms of its heads equal the norms of all heads."""
-        settings = {"model": MODERN, "clip": 0.1, "micro_batch_size": 3, **optimizer}
+        settings = {"model": MODERN, "max_grad_norm": 0.1, "micro_batch_size": 3, **optimizer}
         one = ten(job, "one", **settings)
         several = [
             ten(job, "layers", strategy="dp+tp", **settings),
             ten(job, "state", strategy="dp", sharding="zero1", **settings),
-            ten(job, "ddp", strategy="dp", gradients="ddp", **settings),
+            ten(job, "ddp", strategy="dp", gradient_sync="ddp", **settings),
         ]
         train(one, Group())
         done = train_on_ranks(tmp_path, several)

@@ -40,15 +40,15 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
 
     def asked(**guide: Any) -> ResourceEstimate:
         changes = {"label_dropout": 0.25, "model": training.ModelConfig(preset="DiT-B/2"), "steps": 10}
-        changes["guide"] = training.GuidanceTrainingConfig(**guide) if guide else None
+        changes["guidance_training"] = training.GuidanceTrainingConfig(**guide) if guide else None
         runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
         return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
 
-    plain, guided = asked(), asked(by="self", interval=[0.2, 0.8])
+    plain, guided = asked(), asked(reference="self", interval=[0.2, 0.8])
     start = START_MINUTES  # plus the work: three passes of all images, and a fourth for 0.75 x 0.6 of them
     assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
     assert guided.memory_mb == plain.memory_mb
-    assert asked(by="start").memory_mb >= plain.memory_mb + 200  # bf16
+    assert asked(reference="start").memory_mb >= plain.memory_mb + 200  # bf16
 
 
 @pytest.mark.slow
@@ -107,9 +107,9 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
 
     assert memory(batch=64) > memory(batch=16)
     assert memory(batch=64, micro_batch_size=8) < memory(batch=64)
-    assert memory(batch=64, recompute="block") < memory(batch=64)
+    assert memory(batch=64, activation_checkpointing="block") < memory(batch=64)
     assert memory(batch=64, model={"preset": "DiT-XL/2"}) > memory(batch=64)
-    assert memory({"checkpoints": "blocking"}, batch=64) < memory(batch=64)
+    assert memory({"checkpoint_mode": "blocking"}, batch=64) < memory(batch=64)
     assert memory({**CLUSTER, "nodes": 4}, batch=64) < memory({**CLUSTER, "nodes": 2}, batch=64)
 
 
@@ -130,14 +130,17 @@ def test_a_second_network_that_guides_is_asked_for() -> None:
         content["runs"]["one"]["init_from_file"] = "weights.pt"
         content["runs"]["one"]["model"] = {"preset": "DiT-XL/2"}
         content["extractors"] = {"e": {"kind": "squeezenet", "path": "e.pt"}}
-        content["evaluations"] = {"x": {"run": "one", "extractor": "e", "batch": 1, "guidance": 2.0, **evaluation}}
+        content["evaluations"] = {
+            "x": {"run": "one", "extractor": "e", "batch_size": 1, "guidance_scale": 2.0, **evaluation}
+        }
         return Workflow(content, cores=2).jobs.mem_mb("sample", "x")
 
     weights = 675e6 * 4 / 1e6
-    assert memory(guide="start") - memory() > weights
+    assert memory(guidance_reference="start") - memory() > weights
     # Keys and values that each stage keeps for its blocks.
     alone, of_four = (
-        memory(batch=32, pipefusion={"pipefusion_parallel_degree": degree, "num_pipeline_patch": 4}) - memory(batch=32)
+        memory(batch_size=32, pipefusion={"pipefusion_parallel_degree": degree, "num_pipeline_patch": 4})
+        - memory(batch_size=32)
         for degree in (1, 4)
     )
     assert alone > 1000

@@ -54,9 +54,7 @@ def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(
 
 
 TILES, PRETRAIN = "rule_tiles_wildcards_landscape", "rule_pretrain_wildcards_run=pretrain,step=0000020"
-VAIN = (
-    "job 5: PartitionTimeLimit: cannot start: requests more time than the partition allows; fix: lower `machine.max_min"
-)
+VAIN = "job 5: PartitionTimeLimit: cannot start: requests more time than the partition allows; fix: lower `machine.max_wall"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone:
     assert "fix:" in told()
     assert told({"tiles", "report"}) == ""
     if "/" not in gone:
-        assert told(machine={"inputs": "nodes"}) == "", "nodes may have other files"
+        assert told(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
 
 
 def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:

@@ -47,12 +47,12 @@ def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
     few, many = (own(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
     assert max(job.facts["batch"] for job in few) < max(job.facts["batch"] for job in many) <= 224
     assert {job.facts["batch"] for job in own(planned(LARGE, scale="paper"), "table2")} == {112, 224}
-    short = own(planned(SMALL, scale="node", hours=0.2), "table2")
+    short = own(planned(SMALL, scale="node", time_budget_hours=0.2), "table2")
     assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in few)
 
 
 def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_says_so() -> None:
-    jobs = planned(scale="node", hours=0.1, targets=["fig9", "table2"])
+    jobs = planned(scale="node", time_budget_hours=0.1, targets=["fig9", "table2"])
     done = [job for job in jobs if not job.skipped and job.measures]
     assert sum(job.seconds for job in done) <= 0.1 * 3600
     late = [job for job in jobs if "paper.time_budget_hours" in job.skipped]

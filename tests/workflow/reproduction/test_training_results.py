@@ -31,7 +31,7 @@ def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]])
             "codecs": {"vae": CODEC},
             "extractors": {"own": EXTRACTOR},
             "runs": {"start": {"dataset": "gf2", "global_batch_size": 4}}
-            | {name: {"dataset": "gf2", "init": "start"} | settings for name, (settings, _) in runs.items()},
+            | {name: {"dataset": "gf2", "init_from_run": "start"} | settings for name, (settings, _) in runs.items()},
             "evaluations": {name: {"run": name, "extractor": "own"} for name in runs},
         }
     )

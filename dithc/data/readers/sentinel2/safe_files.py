@@ -151,7 +151,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductCloudsConfig) -> dict[s
         if match and name in found:
             found[name].setdefault(float(match[2] or OWN_GSD_M[name]), path)
     if absent := [name for name, sizes in found.items() if not sizes]:
-        settings = {CLOUD_PROBABILITY: "clouds.probability", CLASSI: "clouds.classi"}
+        settings = {CLOUD_PROBABILITY: "clouds.min_cloud_probability", CLASSI: "clouds.use_msk_classi"}
         raise SceneRejectedError(
             Reason.INCOMPLETE,
             f"the product has no file of {' and '.join(absent)}",

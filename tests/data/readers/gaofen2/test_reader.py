@@ -84,7 +84,7 @@ def test_raster_that_is_not_orthorectified_is_refused(tmp_path: Path) -> None:
 
 def test_real_scenes_need_their_layout_declared(real_data: Callable[[str], Path]) -> None:
     folder = real_data("gf2_4band") / "ms"
-    assert reasons(folder, units="byte", layout="chw") == [Reason.WRONG_LAYOUT] * 4
-    scenes = read_all(folder, units="byte", layout="hwc")
+    assert reasons(folder, units="byte", axis_order="chw") == [Reason.WRONG_LAYOUT] * 4
+    scenes = read_all(folder, units="byte", axis_order="hwc")
     assert all(isinstance(scene, Scene) for scene in scenes)
     assert {scene.pixels.shape[0] for scene in scenes if isinstance(scene, Scene)} == {4}

@@ -60,10 +60,10 @@ def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
     tmp_path: Path, land: np.ndarray, layout: str, other: str
 ) -> None:
     np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
-    np.testing.assert_array_equal(read_one(tmp_path, layout=layout).pixels, land)
-    refused = refusal(tmp_path, layout=other)
+    np.testing.assert_array_equal(read_one(tmp_path, axis_order=layout).pixels, land)
+    refused = refusal(tmp_path, axis_order=other)
     assert refused.reason == Reason.WRONG_LAYOUT
-    assert f"layout: {layout}" in refused.fix
+    assert f"axis_order: {layout}" in refused.fix
 
 
 def test_other_number_of_bands_or_axes_is_refused(tmp_path: Path, land: np.ndarray) -> None:
@@ -194,14 +194,14 @@ def test_files_cut_short_or_of_objects_are_read_errors(tmp_path: Path, land: np.
 
 @pytest.mark.slow
 def test_real_chips_are_all_accepted(real_data: Callable[[str], Path]) -> None:
-    scenes = read_all(real_data("s2_l2a_12band_chips"), bands=L2A, layout="hwc")
+    scenes = read_all(real_data("s2_l2a_12band_chips"), bands=L2A, axis_order="hwc")
     assert all(isinstance(scene, Scene) for scene in scenes)
     assert len(scenes) == 480
 
 
 def test_real_chips_with_an_offset_that_they_do_not_have_are_refused(real_data: Callable[[str], Path]) -> None:
     folder = real_data("s2_l2a_12band_chips")
-    found = read_all(folder, bands=L2A, units="dn", offset=-1000.0, layout="hwc")
+    found = read_all(folder, bands=L2A, units="dn", offset=-1000.0, axis_order="hwc")
     passed = [scene.scene_id for scene in found if isinstance(scene, Scene)]
     assert len(passed) <= 2
 

@@ -69,15 +69,15 @@ def classes(safe_product: Path) -> np.ndarray:
 def test_classes_that_count_as_cloud_are_those_of_the_setting(
     safe_folder: Path, classes: np.ndarray, chosen: list[int]
 ) -> None:
-    mask = mask_of(product(safe_folder, classes=chosen))
+    mask = mask_of(product(safe_folder, scl_classes=chosen))
     np.testing.assert_array_equal(mask == Mask.CLOUD, np.isin(classes, chosen))
     np.testing.assert_array_equal(mask == Mask.INVALID, classes < 2)
 
 
 @pytest.mark.parametrize("wrong", [[0], [1], [12]])
 def test_no_data_is_no_class_of_clouds(wrong: list[int]) -> None:
-    with pytest.raises(ValueError, match="classes"):
-        datasets.ProductCloudsConfig(classes=wrong)
+    with pytest.raises(ValueError, match="scl_classes"):
+        datasets.ProductCloudsConfig(scl_classes=wrong)
 
 
 @pytest.mark.parametrize(("gsd_m", "file"), [(10.0, "20m"), (60.0, "60m")])
@@ -87,7 +87,7 @@ def test_probability_counts_from_its_threshold_on(
     path = layer(safe_product, f"QI_DATA/MSK_CLDPRB_{file}.jp2")
     percent = np.random.default_rng(1).integers(0, 101, read_raster(path)[0].shape).astype(np.uint8)
     rewrite(path, percent)
-    mask = mask_of(product(safe_folder, classes=[], probability=40, gsd_m=gsd_m))
+    mask = mask_of(product(safe_folder, scl_classes=[], min_cloud_probability=40, gsd_m=gsd_m))
     factor = int(file[:2]) // int(gsd_m)
     wanted = (percent[0] >= 40).repeat(factor, 0).repeat(factor, 1)
     np.testing.assert_array_equal(mask == Mask.CLOUD, wanted & (mask != Mask.INVALID))
@@ -101,10 +101,10 @@ def test_mask_that_is_read_is_verified_and_one_that_is_not_is_noted(safe_folder:
     path.write_bytes(content)
     found = product(safe_folder, checksum="verify")
     assert found.notes == ("damaged-beside",)
-    refused(product(safe_folder, checksum="verify", probability=40), Reason.CHECKSUM_MISMATCH)
+    refused(product(safe_folder, checksum="verify", min_cloud_probability=40), Reason.CHECKSUM_MISMATCH)
 
 
-@pytest.mark.parametrize("setting", [{"probability": 40}, {"classi": True}])
+@pytest.mark.parametrize("setting", [{"min_cloud_probability": 40}, {"use_msk_classi": True}])
 def test_mask_that_the_product_lacks_is_refused_with_its_setting(
     safe_folder: Path, safe_product: Path, setting: dict[str, Any]
 ) -> None:
@@ -119,11 +119,11 @@ def test_opaque_clouds_and_cirrus_of_msk_classi_count_and_snow_does_not(safe_fol
     place = read_raster(layer(safe_product, "IMG_DATA/R60m/*_B02_60m.jp2"))[1]
     path = layer(safe_product, "QI_DATA") / "MSK_CLASSI_B00.jp2"
     write_geotiff(path, layers, transform=place.transform, epsg=place.epsg, driver="JP2OpenJPEG")
-    mask = mask_of(product(safe_folder, classes=[], classi=True))
+    mask = mask_of(product(safe_folder, scl_classes=[], use_msk_classi=True))
     np.testing.assert_array_equal(mask == Mask.CLOUD, layers[:2].any(0).repeat(6, 0).repeat(6, 1))
     path.unlink()
     write_geotiff(path, layers[:2], transform=place.transform, epsg=place.epsg)
-    refused(product(safe_folder, classi=True), Reason.WRONG_DTYPE)
+    refused(product(safe_folder, use_msk_classi=True), Reason.WRONG_DTYPE)
 
 
 @pytest.mark.parametrize(("buffer_m", "reach"), [(1.0, 1), (20.0, 2), (45.0, 5)])

@@ -286,13 +286,13 @@ def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask
     assert (mask[:20] == Mask.CLOUD).all()
     assert (mask[40:44] == Mask.INVALID).all()
     assert (mask[44:] == Mask.VALID).all()
-    assert not (read_one(folder, clouds={"classes": [3]}).mask == Mask.CLOUD).any()
-    assert refusal(folder, clouds={"probability": 40}).reason == Reason.MISSING_BAND
+    assert not (read_one(folder, clouds={"scl_classes": [3]}).mask == Mask.CLOUD).any()
+    assert refusal(folder, clouds={"min_cloud_probability": 40}).reason == Reason.MISSING_BAND
     percent = np.zeros_like(classes)
     percent[0, -5:] = 40
     write_geotiff(item_file(folder).with_name("CLD.tif"), percent, **place)
     change(folder, lambda item: item["assets"].update(cloud={"href": "./CLD.tif", "gsd": 20}))
-    assert (read_one(folder, clouds={"probability": 40}).mask[-10:] == Mask.CLOUD).all()
+    assert (read_one(folder, clouds={"min_cloud_probability": 40}).mask[-10:] == Mask.CLOUD).all()
     own = np.zeros((96, 96), np.uint8)
     own[50] = 1
     np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), own)

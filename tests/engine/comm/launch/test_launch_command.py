@@ -295,7 +295,7 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
 
 
 def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
-    say = "import sys; from dithc.engine.comm import exit_report; print(exit_report.once(sys.argv[1]))"
+    say = "import sys; from dithc.engine.comm.launch import exit_report; print(exit_report.deduplicated_message(sys.argv[1]))"
     line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
     started = os.environ | {"PMI_RANK": "1"}
     assert supervise(line, environment=started, meet_in=tmp_path) == 2

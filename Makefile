@@ -77,7 +77,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildc
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-compile -r requirements.lock $(if $(WHEELS),|| { \
 	  echo "error: $(WHEELS) lacks the wheels above; expected wheels for `$(BIN)/python --version` on `uname -m`;" \
-	  "fix: run make wheelhouse on such a machine, or with PLATFORM= and TARGET_PYTHON= of this machine"; exit 1; })
+	  "fix: run make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this machine"; exit 1; })
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib >/dev/null || true  # pip compiles on one core only
 	@$(BIN)/python -m dithc.config.generate --schema

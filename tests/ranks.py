@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
+from dithc.engine import native
 from dithc.engine.comm.launch.launch_command import MpiLauncher, find_mpiexec, launch_line
 
 ROOT = Path(__file__).parent.parent
@@ -60,4 +61,5 @@ def on_ranks(
     return subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
+needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 needs_launcher = pytest.mark.skipif(launcher() is None, reason="no MPI launcher: install an MPI, or set DITHC_MPIEXEC")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dithc.bench.child_process import child_of, launch_line
-from dithc.bench.environment import circumstances
+from dithc.bench.environment import circumstances, require
 from dithc.bench.timing import Timing, spread, take_turns
 from dithc.core.logging import user_error
 from dithc.core.summaries import Measurement, Table, with_deviation
@@ -74,8 +74,8 @@ class CollectivesSettings:
 
 def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
     """Start the ranks with one compute thread each and return their measurements."""
-    if settings.ranks < 2 or settings.ranks % 2:
-        raise user_error("bench collectives --ranks", got=settings.ranks, expected="2, 4, ...", fix="correct --ranks")
+    is_valid = settings.ranks >= 2 and settings.ranks % 2 == 0
+    require(is_valid, "bench collectives --ranks", settings.ranks, "2, 4, ...")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         words = [f"--{name}={value}" for name, value in asdict(settings).items()]
@@ -151,22 +151,18 @@ def _operations(
     x, part = torch.zeros(count), torch.zeros(count // group.size)
     mine = x[group.rank * part.numel() :][: part.numel()]
 
-    def all_reduce() -> None:
-        dist.all_reduce(x, group=over)
-
-    def reduce_scatter() -> None:
-        dist.reduce_scatter_tensor(mine if contender.config else part, x, group=over)
-
-    def all_gather() -> None:
-        dist.all_gather_into_tensor(x, mine if contender.config else part, group=over)
-
-    operations = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather}
+    own = mine if contender.config else part
+    operations: dict[str, Callable[[], object]] = {
+        "all_reduce": partial(dist.all_reduce, x, group=over),
+        "reduce_scatter": partial(dist.reduce_scatter_tensor, own, x, group=over),
+        "all_gather": partial(dist.all_gather_into_tensor, x, own, group=over),
+    }
     for name, run in operations.items():
         x.fill_(1.0 + group.rank)
         part.fill_(1.0 + group.rank)
         run()
         total = float(sum(range(1, group.size + 1)))
-        found = part if name == "reduce_scatter" and not contender.config else mine
+        found = own if name == "reduce_scatter" else mine
         wanted = 1.0 + group.rank if name == "all_gather" else total
         assert bool((found == wanted).all()), f"{contender.name}: {name} is wrong"
     x.zero_()

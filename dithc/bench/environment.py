@@ -1,5 +1,6 @@
 """Environment of a measurement, part of every result and of the identity of stored units."""
 
+import json
 import os
 import platform
 import re
@@ -39,12 +40,26 @@ OF_PROCESS = {
 }
 
 
+def require(is_valid: bool, option: str, got: object, expected: str) -> None:
+    """Reject an option of a command unless it is valid."""
+    if not is_valid:
+        raise user_error(option, got=got, expected=expected, fix=f"correct {option.split()[-1]}")
+
+
+def require_library(command: str) -> None:
+    """Reject an installation without the C kernels."""
+    if native.library() is None:
+        fix = "reinstall dithc; its kernels are needed here"
+        raise user_error(command, got=native.load_library().reason, expected="the compiled library", fix=fix)
+
+
 def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
     """Reject a field of settings, or an element of its tuple, below its minimum. None passes."""
     for name, minimum in least.items():
         value = getattr(settings, name)
-        if value is not None and min(value if isinstance(value, tuple) else (value,), default=0) < minimum:
-            raise user_error(f"{command} --{name}", got=value, expected=f"{minimum} or more", fix=f"correct --{name}")
+        values = value if isinstance(value, tuple) else (value,)
+        is_valid = value is None or min(values, default=0) >= minimum
+        require(is_valid, f"{command} --{name}", value, f"{minimum} or more")
 
 
 def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
@@ -89,8 +104,7 @@ def environment() -> dict[str, Any]:
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
     variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
     libraries = sorted(Path(native.__file__).parent.glob("*.so"))
-    lasting: dict[str, Any] = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1)))
-    return lasting | {
+    found = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1))) | {
         "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
         "system": platform.platform(),
         "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
@@ -98,6 +112,7 @@ def environment() -> dict[str, Any]:
         "tuning": {path.name: sha256_file(path) for path in tuned},
         "variables": {name: variables[name] for name in variables if name not in OF_PROCESS},
     }
+    return dict(json.loads(json.dumps(found, default=str)))
 
 
 def _lasting(value: Any) -> Any:

@@ -26,11 +26,6 @@ class Timing:
         """Median in seconds."""
         return median(self.seconds)
 
-    @property
-    def spread(self) -> float:
-        """Median absolute deviation in seconds."""
-        return deviation(self.seconds)
-
     def ratios_to(self, base: "Timing") -> tuple[float, ...]:
         """Return this time relative to the base's time in the same round, per round."""
         return tuple(own / other for own, other in zip(self.seconds, base.seconds, strict=True))
@@ -45,7 +40,7 @@ class Timing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return median, spread and all times."""
-        return {"median": self.median, "mad": self.spread, "all": list(self.seconds)}
+        return {"median": self.median, "mad": deviation(self.seconds), "all": list(self.seconds)}
 
 
 def alternating(items: Sequence[Item], rounds: int) -> Iterator[Sequence[Item]]:

@@ -106,12 +106,8 @@ class _Parser(argparse.ArgumentParser):
         """Log an argument error and exit with status 2."""
         from dithc.engine.comm import exit_report
 
-        told = user_error(
-            self.prog,
-            got=message,
-            expected=f"arguments as `{self.prog} --help` lists them",
-            fix="correct the command line",
-        )
+        expected = f"arguments as `{self.prog} --help` lists them"
+        told = user_error(self.prog, got=message, expected=expected, fix="correct the command line")
         get_logger(f"dithc.{self.prog.split()[1]}").error(exit_report.deduplicated_message(str(told)))
         self.exit(2)
 
@@ -223,12 +219,9 @@ def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
     for option in ("json", "png", "describe", *(["out"] if verb != "export" else [])):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
-            raise user_error(
-                f"dithc {verb} --{option}",
-                got=f"{path}, which is a folder",
-                expected="the file to write",
-                fix=f"name a file, such as one in {path}",
-            )
+            got = f"{path}, which is a folder"
+            fix = f"name a file, such as one in {path}"
+            raise user_error(f"dithc {verb} --{option}", got=got, expected="the file to write", fix=fix)
         if isinstance(path, Path) and (option != "out" or verb in SINGLE_FILES):
             from dithc.core.artifacts import outputs
 

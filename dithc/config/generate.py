@@ -42,7 +42,6 @@ PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", ty
 
 
 def page() -> str:
-    """Return the text of docs/config.md."""
     found = _once(sections(ExperimentConfig))
     index = "\n".join(f"- [{_title(one)}](#{_anchor(one)})" for one in found)
     return HEAD + index + "\n" + "".join(map(_section, found))
@@ -128,7 +127,6 @@ def _code(value: Any) -> str:
 
 
 def schema_json() -> str:
-    """Return the JSON schema of a configuration."""
     schema = ExperimentConfig.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1) + "\n"

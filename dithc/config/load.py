@@ -45,7 +45,6 @@ def of_words(origin: str, words: Sequence[str]) -> ConfigLayer:
 
 
 def _without_quotes(text: str) -> str:
-    """Remove quotes around a value, as Snakemake does."""
     bare = text.strip()
     return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
 
@@ -207,10 +206,6 @@ def load_experiment(
 
 
 def load_machine(folder: Path) -> tuple[MachineConfig, dict[str, Any]]:
-    """Return the section `machine` of a Snakemake profile, and the complete profile.
-
-    Raises:
-        UserError: The profile does not exist or is unreadable, or a setting of `machine` is invalid.
-    """
+    """Return the section `machine` of a Snakemake profile, and the profile; UserError if it is missing or invalid."""
     content, machine = read_profile(folder)
     return load({"machine": machine}).machine, content

@@ -78,7 +78,6 @@ def in_words(fault: Mapping[str, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value in YAML notation."""
     if value is None:
         return "nothing"
     return repr(value).lower() if isinstance(value, bool) else repr(value)

@@ -52,7 +52,6 @@ def read(path: Path) -> YamlDocument:
 
 
 def _sealed(text: str, path: Path) -> YamlDocument:
-    """Return the content of a file that dithc wrote for its jobs."""
     try:
         return YamlDocument(str(path), load_checksummed(text), {})
     except ValueError as error:

@@ -105,7 +105,6 @@ def _places(runtime: Any) -> Iterator[list[int]]:
 
 
 def _runtimes() -> Iterator[Any]:
-    """Yield the OpenMP libraries that are loaded in this process."""
     import ctypes
 
     lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()

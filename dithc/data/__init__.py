@@ -1,25 +1,20 @@
 """Data preparation: scenes are ingested, cut into tiles, and read back for training.
 
-Contents: `ingest_scenes` reads every file of a source onto one grid, with one reader per `kind` in `readers/`.
-`cut_tiles` cuts scenes, assigns splits by place and measures statistics. `Tiles` reads the tiles back, and `BandScaling`
-holds their fixed maps. `products` reads scenes back and exports images with bands, units and georeference.
-`synthesize` generates inputs for machines without data. `write_png` writes an image. Each stage writes a folder of
-memory-mapped arrays and a table.
+Contents: `ingest_scenes` reads every file of a source onto one grid. `cut_tiles` cuts scenes, assigns splits by place and
+measures statistics. `Tiles` reads the tiles back, and `BandScaling` holds their fixed maps. `products` exports images with
+bands, units and georeference. `synthesize` generates inputs. Each stage writes a folder of memory-mapped arrays and a table.
 
 Invariants:
 - A file that cannot be trusted becomes a row with its reason; no file is skipped silently.
 - Offsets come from metadata or from the configuration. They are never guessed.
-- Places decide the split, so that all dates and overlaps of a place are in one split (`splits`).
-  `near` joins places that look the same.
+- Places decide the split, so that all dates and overlaps of a place are in one split.
 - Statistics, scaling and display stretch are fixed per dataset and computed from train tiles only.
-- A folder with its final name is complete.
 - User files are checked before use: only regular files are opened, and sizes are compared with the memory before
-  allocation. GDAL reads no sidecar files, and no code accesses the network.
+  allocation. GDAL reads no sidecar files, and only `stac` accesses the network.
 - torch is not imported.
 
-Extending: a new `kind` of source is a model in dithc.config.schema.datasets and a module in `readers/`, registered in
-`readers/__init__.py`. A new reason is a member of `scene.Reason`. Names are imported on first use, so that reading
-tiles does not import the libraries of scene readers.
+Extending: a new `kind` of source is a model in dithc.config.schema.datasets and a reader in `readers/`. A new reason is a
+member of `scene.Reason`. Names are imported on first use, so that reading tiles does not import scene readers.
 """
 
 from importlib import import_module
@@ -27,7 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dithc.data import products
-    from dithc.data.images import write_png
+    from dithc.data.images import mosaic, write_png
     from dithc.data.scenes import ingest_scenes
     from dithc.data.synthetic import synthesize
     from dithc.data.tiles import BandScaling, Rows, Tiles, cut_tiles
@@ -37,13 +32,24 @@ _HOMES = {
     "BandScaling": "tiles",
     "Tiles": "tiles",
     "cut_tiles": "tiles",
+    "mosaic": "images",
     "products": "products",
     "ingest_scenes": "scenes",
     "synthesize": "synthetic",
     "write_png": "images",
 }
 
-__all__ = ["BandScaling", "Rows", "Tiles", "cut_tiles", "ingest_scenes", "products", "synthesize", "write_png"]
+__all__ = [
+    "BandScaling",
+    "Rows",
+    "Tiles",
+    "cut_tiles",
+    "ingest_scenes",
+    "mosaic",
+    "products",
+    "synthesize",
+    "write_png",
+]
 
 
 def __getattr__(name: str) -> object:

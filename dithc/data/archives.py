@@ -59,7 +59,7 @@ class DiskFullError(UserError):
 
 @contextmanager
 def scratch_folder(archive: Path) -> Iterator[Path]:
-    """Yield an empty folder in TMPDIR; errors name its files below the archive. NoRoom if the disk becomes full."""
+    """Yield an empty folder in TMPDIR; errors name its files below the archive. DiskFullError if the disk becomes full."""
     with _locked_folder() as name:
         try:
             yield Path(name)
@@ -129,7 +129,6 @@ def _prefix() -> str:
 
 
 def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
-    """Raise NoRoom if the disk space is insufficient for the bytes to unpack."""
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if num_bytes > free:
         raise no_room(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
@@ -162,7 +161,8 @@ class TarEntry(tarfile.TarInfo):
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
     """Unpack the files of a `.tar.gz` with `wanted` last names into an empty folder; return them, sorted.
 
-    The archive is read to its end to compare gzip's checksum: OSError if damaged, UserError if unsafe, NoRoom without disk.
+    The archive is read to its end to compare gzip's checksum: OSError if damaged, UserError if unsafe, DiskFullError without
+    disk.
     """
     limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
     written: dict[str, Path] = {}
@@ -194,13 +194,18 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
 
 
 def _check_entry(archive: Path, entry: tarfile.TarInfo, *, number: int, total: int, limit: int) -> None:
-    path = PurePosixPath(entry.name)
-    said = entry.name.encode("utf-8", "backslashreplace").decode()[:200]
-    if not (entry.isfile() or entry.isdir()) or entry.issparse():
-        raise _not_a_product(archive, got=f"{said}, a link, a device or a file with holes")
-    if path.is_absolute() or ".." in path.parts or "\\" in entry.name:
-        raise _not_a_product(archive, got=f"{said}, which leads out of it")
+    if fault := _fault(entry):
+        raise _not_a_product(archive, got=fault)
     _check_total(archive, total, entries=number + 1, limit=limit)
+
+
+def _fault(entry: tarfile.TarInfo) -> str:
+    """Return the reason why an entry must not be read, or an empty text."""
+    path, shown = PurePosixPath(entry.name), printable(entry.name)[:200]
+    if not (entry.isfile() or entry.isdir()) or entry.issparse():
+        return f"{shown}, a link, a device or a file with holes"
+    leads_out = path.is_absolute() or ".." in path.parts or set("\\\0") & set(entry.name)
+    return f"{shown}, which leads out of it" if leads_out else ""
 
 
 def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None:
@@ -246,15 +251,12 @@ def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[T
     names = set[PurePosixPath]()
     for entry in _entries(file, start, end, said):
         name = PurePosixPath(entry.name)
-        shown = printable(entry.name)[:200]
-        if not (entry.isfile() or entry.isdir()) or entry.issparse():
-            raise _refused(said, got=f"{shown}, a link, a device or a file with holes")
-        if name.is_absolute() or ".." in name.parts or set("\\\0") & set(entry.name):
-            raise _refused(said, got=f"{shown}, which leads out of it")
+        if fault := _fault(entry):
+            raise _refused(said, got=fault)
         if entry.isdir() or is_clutter(name):
             continue
         if name in names:
-            raise _refused(said, got=f"two files {shown}")
+            raise _refused(said, got=f"two files {printable(entry.name)[:200]}")
         names.add(name)
         yield TarMember(name, entry.offset_data, entry.size)
 

@@ -32,11 +32,8 @@ def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
     try:
         return path.open("rb")
     except PermissionError as error:
-        expected, fix = (
-            "a file that this user can read",
-            f"change its permissions: chmod u+r '{printable(str(path))}'",
-        )
-        raise _not_used(path, got=error.strerror, expected=expected, fix=fix) from error
+        fix = f"change its permissions: chmod u+r '{printable(str(path))}'"
+        raise _not_used(path, got=error.strerror, expected="a file that this user can read", fix=fix) from error
 
 
 def check_regular(path: Path, *, inside: Path | None = None) -> None:

@@ -99,12 +99,7 @@ class Grid:
 
 
 def regrid(
-    band: npt.NDArray[Any],
-    *,
-    transform: GeoTransform,
-    grid: Grid,
-    how: Literal["bilinear", "nearest"],
-    nodata: float,
+    band: npt.NDArray[Any], *, transform: GeoTransform, grid: Grid, how: Literal["bilinear", "nearest"], nodata: float
 ) -> npt.NDArray[Any]:
     """Resample one band (h, w) to another grid (H, W) of the same coordinate reference system and dtype.
 

@@ -102,6 +102,16 @@ def write_png(path: Path, pixels: Pixels) -> None:
     atomic_write(path, _encoded(pixels, "PNG", optimize=False))
 
 
+def mosaic(images: Pixels, *, columns: int, gap: int = 2, level: int = 255) -> Pixels:
+    """Arrange images (n, 3, H, W) in rows as one image (rows, columns, 3), with gaps of a gray level between them."""
+    height, width = images.shape[2] + gap, images.shape[3] + gap
+    picture = np.full((-(-len(images) // columns) * height - gap, columns * width - gap, 3), level, np.uint8)
+    for place, image in enumerate(images):
+        top, left = place // columns * height, place % columns * width
+        picture[top : top + height - gap, left : left + width - gap] = image.transpose(1, 2, 0)
+    return picture
+
+
 def write_jpeg(path: Path, pixels: Pixels, *, quality: int = 92) -> None:
     """Write uint8 RGB (H, W, 3) or gray (H, W) as JPEG, atomically; gray stays a one-channel file."""
     atomic_write(path, _encoded(pixels, "JPEG", quality=quality))
@@ -178,10 +188,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> UserError:
-    got, expected = (
-        str(error).replace(name, "it") or type(error).__name__,
-        "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels",
-    )
+    got = str(error).replace(name, "it") or type(error).__name__
+    expected = "a JPEG, PNG or TIFF file, gray or RGB, of unsigned 8-bit or 16-bit pixels"
     fix = "convert it to 8-bit PNG or JPEG, or list it in `source.exclude`"
     if "MAX_TEXT" in got:
         expected = (

@@ -29,15 +29,7 @@ class NpyWriter:
     def __init__(self, path: Path, *, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self.path, self.shape, self.dtype, self.count = path, shape, np.dtype(dtype), 0
         self._file: BinaryIO = path.open("wb")
-        self._header()
-
-    def _header(self) -> None:
-        self._file.write(_header_of((self.count, *self.shape), self.dtype))
-
-    @staticmethod
-    def header_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-        """Return the header length of a file (n, *shape), which is the same for every n."""
-        return len(_header_of((0, *shape), np.dtype(dtype)))
+        self._file.write(header_of((0, *shape), self.dtype))
 
     def append(self, samples: npt.NDArray[Any]) -> None:
         assert samples.shape[1:] == self.shape, f"samples {samples.shape[1:]} for a file of {self.shape}"
@@ -49,7 +41,7 @@ class NpyWriter:
         """Write the final header and flush to disk; set `count` if another process writes the samples."""
         self.count = self.count if count is None else count
         self._file.seek(0)
-        self._header()
+        self._file.write(header_of((self.count, *self.shape), self.dtype))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -60,7 +52,8 @@ class NpyWriter:
             self._file.close()
 
 
-def _header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Return the header of a .npy file (n, *shape), which has the same length for every n."""
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     written = io.BytesIO()
     np.lib.format.write_array_header_1_0(written, description)
@@ -68,22 +61,14 @@ def _header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 class ShardWriter:
-    """Writer of samples to `<stem>-00000.npy`, `<stem>-00001.npy`, ... of at most `limit_bytes` each.
+    """Writer of samples to `<stem>-00000.npy`, `<stem>-00001.npy`, ... of at most `SHARD_BYTES` each.
 
     A full shard holds a multiple of 64 samples if its capacity is at least 64.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        stem: str,
-        *,
-        shape: tuple[int, ...],
-        dtype: npt.DTypeLike,
-        limit_bytes: int = SHARD_BYTES,
-    ) -> None:
+    def __init__(self, folder: Path, stem: str, *, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self.folder, self.stem, self.shape, self.dtype = folder, stem, shape, np.dtype(dtype)
-        most = max(1, limit_bytes // (int(np.prod(shape)) * self.dtype.itemsize))
+        most = max(1, SHARD_BYTES // (int(np.prod(shape)) * self.dtype.itemsize))
         self.capacity = most // 64 * 64 or most
         self.files: list[dict[str, Any]] = []
         self._open: NpyWriter | None = None

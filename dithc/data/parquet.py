@@ -72,30 +72,19 @@ class TableWriter:
             self._writer.close()
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns; raise OSError if the file is missing or incomplete."""
-    try:
-        return list(pyarrow.parquet.read_schema(path).names)
-    except pyarrow.ArrowInvalid as error:
-        raise OSError(f"{path} is not a complete parquet file: {error}") from error
-
-
 def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, list[Any]]:
-    """Return columns of a table (default: all) as lists in row order; OSError if missing or incomplete.
+    """Return existing columns of a table (default: all) as lists in row order; OSError if missing or incomplete.
 
-    With `most`, missing columns are omitted, and a table longer than about that many rows is sampled by evenly spaced
-    row groups.
+    A table longer than about `most` rows is sampled by evenly spaced row groups.
     """
     try:
-        if most is None:
-            table = pyarrow.parquet.read_table(path, columns=list(names) or None)
-        else:
-            with pyarrow.parquet.ParquetFile(path) as file:
-                groups = min(file.num_row_groups, max(1, most * file.num_row_groups // max(1, file.metadata.num_rows)))
-                chosen = [i * file.num_row_groups // groups for i in range(groups)]
-                table = file.read_row_groups(
-                    chosen, columns=[name for name in file.schema_arrow.names if name in names]
-                )
+        with pyarrow.parquet.ParquetFile(path) as file:
+            groups = file.num_row_groups
+            if most is not None:
+                groups = min(groups, max(1, most * groups // max(1, file.metadata.num_rows)))
+            chosen = [i * file.num_row_groups // groups for i in range(groups)]
+            columns = [name for name in file.schema_arrow.names if not names or name in names]
+            table = file.read_row_groups(chosen, columns=columns)
     except pyarrow.ArrowInvalid as error:
         raise OSError(f"{path} is not a complete parquet file: {error}") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}

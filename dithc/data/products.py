@@ -50,53 +50,36 @@ WAVELENGTHS_NM: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bands:
-    """Bands of a set of images and the storage of their values: physical = stored * scale + offset.
-
-    Attributes:
-        names: Names of the bands (C).
-        units: Units of physical values: `reflectance`, `dn` or `byte`.
-        dtype: Type of stored numbers: int16, uint16 or uint8.
-        scale: Scale per band.
-        offset: Offset per band.
-        wavelengths_nm: Center wavelength per band, None if unknown.
-        shown: Indices of the bands displayed as red, green and blue.
-    """
+    """Bands (C) of a set of images and the storage of their values: physical = stored * scale + offset."""
 
     names: tuple[str, ...]
-    units: str
-    dtype: str
+    units: str  # of physical values: `reflectance`, `dn` or `byte`
+    dtype: str  # of stored numbers: int16, uint16 or uint8
     scale: tuple[float, ...]
     offset: tuple[float, ...]
-    wavelengths_nm: tuple[float | None, ...]
-    shown: tuple[int, ...]
+    wavelengths_nm: tuple[float | None, ...]  # of the band centers, None if unknown
+    shown: tuple[int, ...]  # indices of the bands displayed as red, green and blue
 
     @classmethod
-    def of(cls, info: dict[str, Any]) -> "Bands":
-        """Return the bands of a dataset as stored, from its dataset.json or the index of its scenes."""
-        names, known = tuple(info["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
+    def of(cls, info: dict[str, Any], *, displayed: bool = False) -> "Bands":
+        """Return the bands of a dataset as stored, from its dataset.json or the index of its scenes.
+
+        `displayed` returns the display bands as bytes, scaled by the display stretch, for codecs of RGB images.
+        """
+        known, display = WAVELENGTHS_NM.get(info.get("kind", ""), {}), info.get("display", {})
+        names = tuple(display["bands"] if displayed else info["bands"])
+        scale, offset = (np.broadcast_to(np.asarray(info[name], float), len(names)) for name in ("scale", "offset"))
+        if displayed:
+            offset, high = (np.broadcast_to(np.asarray(display[end], float), 3) for end in ("low", "high"))
+            scale = (high - offset) / 255
         return cls(
             names=names,
             units=info.get("units", ""),
-            dtype=info["dtype"],
-            scale=(float(info["scale"]),) * len(names),
-            offset=(float(info["offset"]),) * len(names),
+            dtype="uint8" if displayed else info["dtype"],
+            scale=tuple(scale.tolist()),
+            offset=tuple(offset.tolist()),
             wavelengths_nm=tuple(known.get(name) for name in names),
-            shown=tuple(names.index(name) for name in info["display"]["bands"]) if "display" in info else (),
-        )
-
-    @classmethod
-    def displayed(cls, info: dict[str, Any]) -> "Bands":
-        """Return the display bands of a dataset as bytes, scaled by the display stretch, for codecs of RGB images."""
-        low, high = (np.broadcast_to(np.asarray(info["display"][end], float), 3) for end in ("low", "high"))
-        names, known = tuple(info["display"]["bands"]), WAVELENGTHS_NM.get(info.get("kind", ""), {})
-        return cls(
-            names=names,
-            units=info.get("units", ""),
-            dtype="uint8",
-            scale=tuple(((high - low) / 255).tolist()),
-            offset=tuple(low.tolist()),
-            wavelengths_nm=tuple(known.get(name) for name in names),
-            shown=(0, 1, 2),
+            shown=tuple(names.index(name) for name in display.get("bands", ())),
         )
 
     @property
@@ -124,7 +107,6 @@ class Bands:
         return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
 
     def labels(self) -> list[BandLabel]:
-        """Return the labels of all bands for a file."""
         shown = {band: COLOURS[place] for place, band in enumerate(self.shown)}
         columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
@@ -139,24 +121,17 @@ class Bands:
 class Image:
     """One image of a product.
 
-    Attributes:
-        name: File name without suffix.
-        pixels: Stored numbers (C, H, W). An image that exceeds memory is an iterator over consecutive rows (C, rows,
-            W), which can be read once.
-        tags: Metadata tags of the file.
-        valid: Mask (H, W) of pixels with data; None if all have data.
-        shape: (C, H, W) of an image passed by rows.
-        crs: Coordinate reference system; None for generated images without the grid of a scene.
-        transform: Affine coefficients, set together with `crs`.
+    Pixels are stored numbers (C, H, W). An image that exceeds memory is an iterator over consecutive rows (C, rows, W),
+    which can be read once.
     """
 
-    name: str
+    name: str  # of the file, without suffix
     pixels: Array | Iterator[Array]
     tags: dict[str, str]
-    valid: npt.NDArray[np.bool_] | None = None
-    shape: tuple[int, int, int] | None = None
-    crs: str | None = None
-    transform: GeoTransform | None = None
+    valid: npt.NDArray[np.bool_] | None = None  # (H, W), pixels with data; None if all have data
+    shape: tuple[int, int, int] | None = None  # (C, H, W) of an image passed by rows
+    crs: str | None = None  # None for generated images without the grid of a scene
+    transform: GeoTransform | None = None  # set together with `crs`
 
 
 def marked(image: Image, *, bands: Bands) -> Array:

@@ -85,24 +85,17 @@ class SceneRejectedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Georeference:
-    """Georeference of pixels.
+    """Georeference of pixels; without georeference, coordinate reference system and coefficients are None."""
 
-    Attributes:
-        gsd_m: Pixel side in meters; 0 for images without georeference.
-        crs: `EPSG:n` or well-known text; None for pixels without georeference.
-        epsg: EPSG code, if it exists.
-        transform: Affine coefficients (a, b, c, d, e, f); None without georeference.
-    """
-
-    gsd_m: float
-    crs: str | None = None
+    gsd_m: float  # pixel side in meters; 0 for images without georeference
+    crs: str | None = None  # `EPSG:n` or well-known text
     epsg: int | None = None
-    transform: GeoTransform | None = None
+    transform: GeoTransform | None = None  # affine coefficients (a, b, c, d, e, f)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One scene, ready to be stacked; raises Refused without a valid pixel."""
+    """One scene, ready to be stacked; raises SceneRejectedError without a valid pixel."""
 
     scene_id: str  # path below the source folder
     path: Path
@@ -172,7 +165,8 @@ def _equals(pixels: Array, value: float) -> Any:
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
-    """Return physical values (..., H, W) as int16 in steps of `scale`, 0 where invalid; Refused for NaN or overflow."""
+    """Return physical values (..., H, W) as int16 in steps of `scale`, 0 where invalid; SceneRejectedError for NaN or
+    overflow."""
     return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, what=f"a {units}")
 
 

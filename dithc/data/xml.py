@@ -1,5 +1,6 @@
 """Product metadata in XML, read without network or entities: the only use of lxml."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from lxml import etree
@@ -37,6 +38,15 @@ def find_text(root: Element, name: str) -> str | None:
     """Return the stripped text of the first element of this local name below `root`; None without such element."""
     found = next(iter(root.iter(f"{{*}}{name}")), None)
     return None if found is None else (found.text or "").strip()
+
+
+def sun_position(root: Element, zenith: str, azimuth: str) -> dict[str, float]:
+    """Return elevation and azimuth of the sun in degrees from elements of these names; empty without plausible values."""
+    with suppress(ValueError):
+        angles = [float(find_text(root, name) or "") for name in (zenith, azimuth)]
+        if 0.0 <= angles[0] <= 180.0 and 0.0 <= angles[1] <= 360.0:
+            return {"sun_elevation": 90.0 - angles[0], "sun_azimuth": angles[1]}
+    return {}
 
 
 def _unreadable(

@@ -57,7 +57,7 @@ def sample_flow(
     if steps < 1:
         raise user_error("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    walk = FlowContext(velocity=velocity, steps=steps, noise=draw, times=times, clip=clip, on_step=on_step)
+    walk = FlowContext(velocity, steps, draw, times=times, clip=clip, on_step=on_step)
     x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else _tried(kind).run)(walk)
     return x if clip is None else x.clamp(-clip, clip)
 
@@ -66,7 +66,7 @@ def _tried(solver: "FlowSolver") -> "FlowSolver":
     """Return an external sampler after its trial."""
 
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
-        return solver.run(FlowContext(velocity=predict, steps=steps, noise=noise, times=None, clip=None, on_step=None))
+        return solver.run(FlowContext(predict, steps, noise))
 
     try_sampler(solver, run, exact_velocity)
     return solver
@@ -79,9 +79,9 @@ class FlowContext:
     velocity: Denoise
     steps: int
     noise: Noise
-    times: Sequence[int] | None
-    clip: float | None
-    on_step: Callable[[int, int], None] | None
+    times: Sequence[int] | None = None
+    clip: float | None = None
+    on_step: Callable[[int, int], None] | None = None
     done: int = 0
 
     def intervals(self, count: int) -> list[tuple[float, float]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dithc.core import plugins as extensions
 from dithc.core.logging import UserError
+from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise
 from dithc.diffusion.schedule import Schedule, pick
 
@@ -21,10 +22,8 @@ STEPS, IMAGES, SHAPE = 100, 8, (4, 16, 16)
 WITHIN = 0.1
 SAME = 1e-4  # between an image alone and in a batch: rounding only
 
-Predict = Callable[[Tensor, Tensor], Tensor]
 
-
-def exact_noise(schedule: Schedule) -> Predict:
+def exact_noise(schedule: Schedule) -> Denoise:
     """Return a function of the expected noise in x (N, C, h, w) at timesteps (N) of a schedule."""
 
     def noise(x: Tensor, t: Tensor) -> Tensor:
@@ -42,8 +41,8 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def try_sampler(named: object, run: Callable[[Predict, Noise, int], Any], predict: Predict) -> None:
-    """Try a sampler, `run` with network, noise and steps, for a network that returns `prediction_type`.
+def try_sampler(named: object, run: Callable[[Denoise, Noise, int], Any], predict: Denoise) -> None:
+    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`.
 
     Raises UserError, about `named`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
     reproducible, mixes images of a batch, or misses the distribution.

@@ -35,7 +35,6 @@ def sample(
     steps: int,
     shape: tuple[int, int, int],
     noise: Noise | Sequence[torch.Generator],
-    eta: float = 0.0,
     order: int | None = None,
     times: Sequence[int] | None = None,
     clip: float | None = None,
@@ -50,7 +49,6 @@ def sample(
         steps: S, 1 to the length of the schedule.
         shape: (C, height, width) of an image.
         noise: A generator per image, or a function of the draw: 0 for the start, then k = 1.. for steps that add noise.
-        eta: Share of DDPM's noise in each ddim step, in [0, 1].
         order: Order of dpm-solver and unipc, 1 to 3, by default 2.
         times: S falling timesteps of the training run; by default the sampler chooses them.
         clip: Bound on the magnitude of the predicted clean image (pixels: 1); None for latents.
@@ -63,12 +61,6 @@ def sample(
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
         raise user_error("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
-    if not 0 <= eta <= 1:
-        raise user_error(
-            "eta of ddim", got=eta, expected="a share in [0, 1]", fix="use 0 (deterministic) to 1 (as ddpm)"
-        )
-    if eta and kind != "ddim":
-        raise user_error("eta", got=f"{eta} with {kind}", expected="0", fix="set eta only with the sampler ddim")
     sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
     if order is not None and order not in sampler.orders:
         expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
@@ -84,10 +76,7 @@ def sample(
     else:
         visited = schedule.visiting(list(reversed(times)))
     chosen = order or DEFAULT_ORDER
-    walk = SamplerContext(
-        denoise=denoise, schedule=visited, noise=draw, eta=eta, order=chosen, clip=clip, on_step=on_step
-    )
-    return sampler.run(walk)
+    return sampler.run(SamplerContext(denoise, visited, draw, order=chosen, clip=clip, on_step=on_step))
 
 
 def _tried(solver: "Solver") -> "Solver":
@@ -95,12 +84,7 @@ def _tried(solver: "Solver") -> "Solver":
     schedule = Schedule.linear()
 
     def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
-        visited = schedule.respaced(steps, spacing=solver.spacing)
-        return solver.run(
-            SamplerContext(
-                denoise=predict, schedule=visited, noise=noise, eta=0.0, order=DEFAULT_ORDER, clip=None, on_step=None
-            )
-        )
+        return solver.run(SamplerContext(predict, schedule.respaced(steps, spacing=solver.spacing), noise))
 
     try_sampler(solver, run, exact_noise(schedule))
     return solver
@@ -120,10 +104,9 @@ class SamplerContext:
     denoise: Denoise
     schedule: Schedule
     noise: Noise
-    eta: float
-    order: int
-    clip: float | None
-    on_step: OnStep | None
+    order: int = DEFAULT_ORDER
+    clip: float | None = None
+    on_step: OnStep | None = None
 
     def predict(self, x: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the predicted clean image and noise (N, C, h, w) and the rest of the output (N, 0 or C, h, w)."""
@@ -180,15 +163,12 @@ def ddpm(walk: SamplerContext) -> Tensor:
 
 
 def ddim(walk: SamplerContext) -> Tensor:
-    """Run implicit sampling (Song et al. 2021, equations 12 and 16); eta 0 is deterministic for a given start."""
+    """Run deterministic implicit sampling (Song et al. 2021, equation 12 with sigma 0)."""
     schedule, x = walk.schedule, walk.noise(0)
     for step in reversed(range(len(schedule))):
         x0, eps, _ = walk.predict(x, step)
-        before, now = float(schedule.alpha_bar_before[step]), float(schedule.alpha_bar[step])
-        sigma = walk.eta * math.sqrt((1 - before) / (1 - now) * (1 - now / before))
-        x = math.sqrt(before) * x0 + math.sqrt(1 - before - sigma**2) * eps
-        if sigma > 0:
-            x = x + sigma * walk.noise(len(schedule) - step).to(x.device)
+        before = float(schedule.alpha_bar_before[step])
+        x = math.sqrt(before) * x0 + math.sqrt(1 - before) * eps
         walk.finished(step)
     return x
 

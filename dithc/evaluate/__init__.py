@@ -24,13 +24,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dithc.evaluate.distances import kid
+from dithc.evaluate.image_set import ImageSet
+from dithc.evaluate.pixels import measure_pixels
 from dithc.evaluate.scores import compare_features
 
 if TYPE_CHECKING:
     from dithc.evaluate.extractors import Extractor, load_extractor, train_classifier
     from dithc.evaluate.features import extract_features
-    from dithc.evaluate.image_set import ImageSet
-    from dithc.evaluate.pixels import measure_pixels
 
 __all__ = [
     "Extractor",
@@ -44,14 +44,8 @@ __all__ = [
 ]
 
 # Names that need torch are imported on first use: comparing features takes a fraction of a second, importing torch two.
-NEEDS_TORCH = {
-    "Extractor": "extractors",
-    "ImageSet": "image_set",
-    "extract_features": "features",
-    "load_extractor": "extractors",
-    "measure_pixels": "pixels",
-    "train_classifier": "extractors",
-}
+NEEDS_TORCH = dict.fromkeys(("Extractor", "load_extractor", "train_classifier"), "extractors")
+NEEDS_TORCH |= {"extract_features": "features"}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from dithc.core.artifacts import atomic_write, outputs, summaries
 from dithc.core.integrity import dump_checksummed
@@ -89,7 +90,7 @@ def extract_features(
         f"features of {plan.total} images in {out_folder}: {extracted} extracted, {plan.total - extracted} from earlier runs"
     )
     same = ("extractor", "kind", "sha256", "resize", "comparable", "note", "set_hash", "stretch")
-    numbers: summaries.FeaturesSummary = {
+    return {
         "n": plan.total,
         "extracted": extracted,
         "reused": plan.total - extracted,
@@ -102,7 +103,6 @@ def extract_features(
         "seconds": round(seconds, 3),
         "images_per_second": round(extracted / seconds, 3) if extracted else None,
     }
-    return numbers
 
 
 def _begin(plan: ShardPlan) -> list[int]:
@@ -165,8 +165,8 @@ def _extract_turned(
     label = f"turned features {extractor.kind}"
     with progress(total=len(chosen), label=label, unit="image", quiet=group.rank > 0) as bar:
         for rows in share(chosen, batch=batch, group=group):
-            rgb, _ = images.read(rows)
-            found.append(np.stack([extractor(apply_view(rgb, turn + 1)) for turn in range(TURNS)]))
+            rgb = torch.tensor(images.read(rows)[0])
+            found.append(np.stack([extractor(apply_view(rgb, turn + 1).numpy()) for turn in range(TURNS)]))
             bar.update(len(rows))
         gathered = group.gather_objects(np.concatenate(found, axis=1))
         bar.update(len(chosen) - sum(part.shape[1] for part in found))

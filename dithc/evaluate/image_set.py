@@ -32,7 +32,7 @@ class ImageSet:
 
     total: int
     set_hash: str
-    stretch: str = ""
+    stretch: str
     read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
     ids: Sequence[Any] = ()
     not_learnt: Rows = field(default_factory=lambda: NONE)

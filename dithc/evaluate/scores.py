@@ -27,6 +27,7 @@ from dithc.evaluate.statistics import FeatureOrigin, Statistics
 log = get_logger(__name__)
 
 COPIES = ("copies", "copies_held_out", "copies_n")
+OF_ORIGIN = ("extractor", "kind", "sha256", "resize", "stretch", "comparable", "note")
 OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
 NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
 LEAST_OF_FLOOR = 4  # images; each half needs a covariance
@@ -69,7 +70,7 @@ def compare_features(
     """Compute the distance of generated images from real ones.
 
     Args:
-        path_to_real, path_to_generated: Folders of `extract`.
+        path_to_real, path_to_generated: Folders of `extract_features`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
         metrics: Optional metrics: interval, and the keys of `OF_NEIGHBOURS` and `OF_PIXELS`.
@@ -113,13 +114,7 @@ def compare_features(
         "n_real": real.n,
         "n_generated": generated.n,
         "num_features": known,
-        "extractor": origin.extractor,
-        "kind": origin.kind,
-        "sha256": origin.sha256,
-        "resize": origin.resize,
-        "stretch": origin.stretch or generated.origin.stretch,
-        "comparable": origin.comparable,
-        "note": origin.note,
+        **{name: getattr(origin, name) for name in OF_ORIGIN},
         "set_hash_real": origin.set_hash,
         "set_hash_generated": generated.origin.set_hash,
         "seed": seed,
@@ -200,13 +195,11 @@ def _warnings(real: FeatureSet, generated: FeatureSet) -> list[str]:
     """Return the limits of the score that must be stated with it."""
     texts = small_sample_warning(real.statistics, generated.statistics)
     if not real.origin.comparable:
-        texts.append(real.origin.note or "the extractor is unknown: not comparable with published FID")
+        texts.append(real.origin.note)
     elif min(real.n, generated.n) < PUBLISHED_N:
         texts.append(f"fewer than {PUBLISHED_N} images in a set: the score is higher than at that n")
-    if real.origin.set_hash and real.origin.set_hash == generated.origin.set_hash:
+    if real.origin.set_hash == generated.origin.set_hash:
         texts.append("real and generated images are the same set")
-    if not (real.origin.stretch and generated.origin.stretch):
-        texts.append("the display stretch is not recorded for both sets: check that it was the same")
     if real.n < LEAST_OF_FLOOR:
         texts.append(
             f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"

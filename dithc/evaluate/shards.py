@@ -28,7 +28,6 @@ OF_ORIGIN = ("sha256", "resize", "set_hash", "stretch")
 SCHEMA_VERSION = 1
 Clipped = tuple[int, int]
 """Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
-NOT_COUNTED: Clipped = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +49,12 @@ class ShardPlan:
         return min(self.shard_size, self.total - shard * self.shard_size)
 
     def array(self, shard: int) -> Path:
-        """Return the path of the array of a shard."""
         return self.folder / f"shard-{shard:05d}.npy"
 
     def sidecar(self, shard: int) -> Path:
-        """Return the path of the description of a shard."""
         return self.array(shard).with_suffix(".json")
 
     def files(self, shard: int) -> tuple[Path, Path]:
-        """Return the paths of the array and of the description of a shard."""
         return self.array(shard), self.sidecar(shard)
 
     def identity(self, shard: int) -> dict[str, Any]:
@@ -105,7 +101,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
 
 def clipped_share(plan: ShardPlan) -> float | None:
     """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
-    counts = [json_documents.read(plan.sidecar(shard)).get("clipped", NOT_COUNTED) for shard in range(plan.num_shards)]
+    counts = [json_documents.read(plan.sidecar(shard))["clipped"] for shard in range(plan.num_shards)]
     if not all(of for _, of in counts):
         return None
     return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)

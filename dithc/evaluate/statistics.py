@@ -28,7 +28,7 @@ class FeatureOrigin:
     comparable: bool = False  # whether the FID is comparable with published FID
     note: str = ""  # one sentence to print with the scores
     set_hash: str = ""  # hash of the set of images
-    stretch: str = ""  # name or hash of the fixed display stretch to uint8, empty if unknown
+    stretch: str = ""  # name or hash of the fixed display stretch to uint8
 
 
 NOWHERE = FeatureOrigin()
@@ -80,13 +80,13 @@ class Statistics:
     def load(cls, path: Path) -> Self:
         """Read a file of `save`; further rows can be added."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                mu, sigma, n = file["mu"], file["sigma"], int(file["n"])
-                origin = FeatureOrigin(**{field.name: file[field.name].item() for field in fields(FeatureOrigin)})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            file = read_arrays(path)
+            mu, sigma, n = file["mu"], file["sigma"], int(file["n"])
+            origin = FeatureOrigin(**{field.name: file[field.name].item() for field in fields(FeatureOrigin)})
+        except (ValueError, KeyError) as error:
             raise user_error(
                 f"statistics file {path} cannot be read",
-                got=str(error) or type(error).__name__,
+                got=error,
                 expected="an npz file with mu, sigma, n, extractor, sha256, resize, set_hash",
                 fix="rerun the features stage",
             ) from error
@@ -95,11 +95,18 @@ class Statistics:
         return statistics
 
 
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an npz file; ValueError if it is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
 def require_same(a: Statistics, b: Statistics) -> None:
     """Reject statistics of different extractors, resize modes, stretches or sizes."""
-    names = ["kind", "sha256", "resize"]
-    if a.origin.stretch and b.origin.stretch:
-        names.append("stretch")
+    names = ("kind", "sha256", "resize", "stretch")
     pairs = [(name, getattr(a.origin, name), getattr(b.origin, name)) for name in names]
     pairs.append(("num_features", a.num_features, b.num_features))
     different = [f"{name}: {first!r} and {second!r}" for name, first, second in pairs if first != second]

@@ -1,6 +1,6 @@
 """Batches of latents; order and noise depend only on the seed and the sample.
 
-Legend: n samples of this part, B global batch; Z latent channels, h, w latent.
+Legend: n samples of this part, B global batch, K draws of a held-out tile; Z latent channels, h, w latent.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,15 @@ import numpy.typing as npt
 import torch
 
 from dithc.config import training
-from dithc.core.logging import user_error
+from dithc.core.logging import UserError, user_error
 from dithc.data import Rows
 from dithc.latents.reader import Latents
 from dithc.latents.views import NUM_VIEWS
 
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1
+HELD_OUT_STREAM = 3
+MOST_HELD_OUT_TILES = 256
 WORD = (1 << 64) - 1
 
 Times = Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
@@ -43,6 +45,11 @@ def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREA
     key = np.array([seed & WORD, epoch], dtype=np.uint64)
     counter = np.array([0, row, stream, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def no_training_tiles(what: str, *, got: str) -> UserError:
+    fix = "add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage"
+    return user_error(what, got=got, expected="at least 1", fix=fix)
 
 
 class SampleOrder:
@@ -77,16 +84,8 @@ class Batches:
     dropout, timestep, noise and posterior noise, in this order. All are drawn whether used or not, so that disabling
     one does not change the others.
 
-    Args:
-        latents: Source of rows; the train split is used.
-        seed: Any integer.
-        global_batch_size: Samples per step over all ranks; may exceed the number of rows.
-        label_dropout: Share of labels replaced by the null class.
-        augment: Set of encoded views, used with equal frequency.
-        times: Map from uniform draws to timesteps.
-
-    Raises:
-        UserError: The train split is empty, or the latents lack required views.
+    `global_batch_size` counts samples over all ranks and may exceed the rows of the train split. Raises UserError if that
+    split is empty, or the latents lack the views of `augment`, which are used with equal frequency.
     """
 
     def __init__(
@@ -101,12 +100,8 @@ class Batches:
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
-            raise user_error(
-                f"latents in {latents.folder} have no training samples",
-                got=f"0 of {latents.count} rows in the train split",
-                expected="at least 1",
-                fix="add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage",
-            )
+            got = f"0 of {latents.count} rows in the train split"
+            raise no_training_tiles(f"latents in {latents.folder} have no training samples", got=got)
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
             raise user_error(
@@ -164,11 +159,36 @@ def sampled(
     latents: Latents, rows: Rows, *, views: Rows, posterior: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
     """Return scaled posterior samples of rows, float32 (n, Z, h, w), from standard normal noise of that shape."""
-    moments = (
-        torch.from_numpy(latents.moments(rows, views=views)).float().numpy()
-    )  # (n, M, h, w), faster than numpy's cast
+    # By torch, whose cast is faster than numpy's.
+    moments = torch.from_numpy(latents.moments(rows, views=views)).float().numpy()  # (n, M, h, w)
     if not latents.has_logvar:
         return moments * np.float32(latents.scale)  # (n, Z, h, w)
     mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
     x: npt.NDArray[np.float32] = mean + np.exp(np.float32(0.5) * logvar) * posterior
     return x * np.float32(latents.scale)  # (n, Z, h, w)
+
+
+class ValidationLatents:
+    """Up to 256 tiles of the validation split, evenly spaced; `rows` are their int64 row numbers in the latents.
+
+    (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`.
+    """
+
+    def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:
+        every = latents.rows("val")
+        count = min(len(every), MOST_HELD_OUT_TILES)
+        self.rows = every[np.arange(count) * len(every) // max(count, 1)]
+        self.latents, self.seed, self.draws = latents, seed, draws
+
+    def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return scaled latents, float32 (n, Z, h, w); labels, int64 (n,); noise, float32 (K, n, Z, h, w)."""
+        rows, latents = self.rows[part], self.latents
+        posterior = np.empty((len(rows), *latents.shape), np.float32)
+        noise = np.empty((self.draws, *posterior.shape), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            draws = generator(seed=self.seed, epoch=0, row=row, stream=HELD_OUT_STREAM)
+            draws.standard_normal(out=posterior[place], dtype=np.float32)
+            noise[:, place] = draws.standard_normal((self.draws, *latents.shape), dtype=np.float32)
+        x = sampled(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
+        labels = latents.labels[rows].astype(np.int64)  # (n,)
+        return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from dithc.core.artifacts import atomic_replace, atomic_write, outputs, sha256_file
+from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
-from dithc.core.logging import get_logger, progress, user_error
+from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Rows, Tiles
 from dithc.latents.codecs import LARGEST_FP16, Codec
 from dithc.latents.views import NUM_VIEWS, apply_view
@@ -69,12 +68,7 @@ def encode_tiles(
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
         output.prune(maker.files())
     except OSError as error:
-        raise user_error(
-            f"latents could not be written to {folder}",
-            got=error,
-            expected="a writable folder with free space; finished shards are kept",
-            fix="free space, then start again",
-        ) from error
+        raise unwritten("latents", folder, error, kept="finished shards are kept") from error
     told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
     return {name: index[name] for name in told} | {"shape": [index[name] for name in "zhw"]}
 
@@ -130,7 +124,7 @@ class _Maker:
             stale.unlink(missing_ok=True)
         with atomic_replace(path) as temporary:
             self._encode(temporary, rows, path=path, view=view, bar=bar)
-        entry = _entry(path)
+        (entry,) = Manifest.entries(self.folder, [path])
         atomic_write(sidecar, dump_checksummed({"entry": entry, "origin": origin}))
         return entry
 
@@ -139,8 +133,8 @@ class _Maker:
         with temporary.open("wb") as file:
             for start in range(0, len(rows), self.batch):
                 chosen = rows[start : start + self.batch]
-                x = apply_view(self.codec.input(self.tiles, chosen).numpy(), view)  # (n, C, H, W)
-                mean, logvar = self.codec.encode(torch.from_numpy(np.ascontiguousarray(x)))  # (n, Z, h, w) each
+                x = apply_view(self.codec.input(self.tiles, chosen), view)  # (n, C, H, W)
+                mean, logvar = self.codec.encode(x.contiguous())  # (n, Z, h, w) each
                 # With numpy, because sharing this small sum among PyTorch's threads costs more than the sum.
                 parts = [part.numpy() for part in (mean, logvar) if part is not None]
                 moments = np.concatenate(parts, axis=1)  # (n, M, h, w)
@@ -157,18 +151,17 @@ class _Maker:
         order: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
         for split in order:
             splits[self.tiles.rows(split)] = Tiles.SPLITS.index(split)
-        entries = {}
+        entries: dict[str, Any] = {}
         columns: dict[str, npt.NDArray[Any]] = {"labels": self.tiles.labels.astype(np.int32), "splits": splits}
         for name, column in columns.items():
             path = self.folder / f"{name}.npy"
             with atomic_replace(path) as temporary, temporary.open("wb") as file:
                 np.save(file, column)
-            entries[name] = _entry(path)
+            (entries[name],) = Manifest.entries(self.folder, [path])
         return entries
 
 
 def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
-    """Return the index entries of the dataset and the codec."""
     classes = list(tiles.info["classes"])
     return {
         "schema_version": SCHEMA_VERSION,
@@ -181,15 +174,11 @@ def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
     }
 
 
-def _entry(path: Path) -> dict[str, Any]:
-    return {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size}
-
-
 def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
     """Return the entry of a sidecar if its origin and the checksum of its file match."""
     try:
         said = load_checksummed(require_regular_file(sidecar).read_text())
-        same = said["origin"] == origin and said["entry"] == _entry(path)
+        same = said["origin"] == origin and [said["entry"]] == Manifest.entries(path.parent, [path])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not same:

@@ -104,7 +104,7 @@ def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiT
         raise _misfit("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
     if old is not None and old.num_heads != new.num_heads:
         raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
-    fix = "pass the weights of a DiT; extract them from a wrapping dictionary with official_state"
+    fix = "pass the weights of a DiT; extract them from a wrapping dictionary with official_state_dict"
     refuse_other_names(state, own, of="the official DiT state dictionary", fix=fix)
 
 

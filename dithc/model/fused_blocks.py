@@ -3,7 +3,7 @@
 Legend: N batch, T tokens, D width, F features of a patch.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -66,23 +66,19 @@ class BlockChain:
         self._last = last
         self._packs: program.PackedWeights = program.PackedWeights() if of is None else of._packs
         self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
+        weighted = [*self._blocks, *([] if last is None else [last])]
         self._weights = [
             (module._parameters, name)
-            for part in self._weighted()
+            for part in weighted
             for module in part.modules()
             for name, weight in module._parameters.items()
             if weight is not None
         ]
-        self._numbers = sum(weight.numel() for part in self._weighted() for weight in part.parameters())
+        self._numbers = sum(weight.numel() for part in weighted for weight in part.parameters())
         self._attentions = [block.attn for block in self._blocks]
         self._state: tuple[tuple[int, int | None], ...] | None = None  # address and version of each weight
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], BlockChain] = {}
-
-    def _weighted(self) -> Iterator[nn.Module]:
-        yield from self._blocks
-        if self._last is not None:
-            yield self._last
 
     def __len__(self) -> int:
         return len(self._blocks)

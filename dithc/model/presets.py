@@ -85,7 +85,6 @@ class DiTConfig:
 
     @property
     def head_width(self) -> int:
-        """K."""
         return self.hidden_size // self.num_heads
 
     @property

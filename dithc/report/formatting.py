@@ -1,8 +1,13 @@
-"""Format of scores, intervals and durations in figures and on the page."""
+"""Format of scores, intervals, durations and ranges of bands in figures and on the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dithc.core.summaries import rounded, short
+from dithc.core.summaries import ABSENT, percent, rounded, short
+
+STATISTICS = ("min", "p1", "median", "p99", "max")
+SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
+RANGES = ["Band", "Split", *STATISTICS, *SHARES.values()]
 
 
 def score(value: float) -> str:
@@ -14,6 +19,17 @@ def between(interval: Sequence[float]) -> str:
     """Format an interval in three significant digits."""
     low, high = map(rounded, interval)
     return f"[{low}, {high}]"
+
+
+def range_rows(ranges: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[list[str]]:
+    """Return the columns RANGES of each band and split, from the ranges in `dataset.json`."""
+    return [
+        [band["band"], split]
+        + [ABSENT if band.get(name) is None else f"{band[name]:.4g}" for name in STATISTICS]
+        + [percent(band.get(name), decimals=2) for name in SHARES]
+        for records in zip(*ranges.values(), strict=True)
+        for split, band in zip(ranges, records, strict=True)
+    ]
 
 
 def span(seconds: float) -> str:

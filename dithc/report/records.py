@@ -8,21 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.reproduction import Printed
 from dithc.report.benchmarks import scaling_curves
 
 Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """Band statistics over train tiles in physical units; `low` and `high` map to -1 and +1."""
-
-    name: str
-    mean: float
-    std: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +52,6 @@ class DatasetFacts:
     gsd_m: float | None = None
     units: str = ""
     classes: int | None = None
-    bands: list[Band] = field(default_factory=list)
     codec: CodecFacts
     grid: Path | None = None
     ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -165,7 +152,6 @@ class Score:
 
     @property
     def n(self) -> int:
-        """Size of the smaller image set."""
         return min(self.n_real, self.n_generated)
 
     def value(self, measure: str) -> float:
@@ -316,7 +302,6 @@ class ReportRecords:
     versions: dict[str, str]
     benches: dict[str, dict[str, Any]] = field(default_factory=dict)
     scaling: list[scaling_curves.ScalingCurve] = field(default_factory=list)
-    stepwise_paper: Printed | None = None  # figure 9 of the paper; None if unknown
     seed: int = 0  # root seed of the experiment
     config: Path | None = None  # configuration file for commands; None if unknown
     missing: dict[str, list[str]] = field(default_factory=dict)  # expected results that were not run, by stage
@@ -330,7 +315,6 @@ class ReportRecords:
 
     @property
     def seconds(self) -> float:
-        """Total wall time of all stages."""
         return sum(timing.seconds for timing in self.timings)
 
     def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
@@ -355,7 +339,6 @@ class ReportRecords:
         return min(scored, key=rank, default=None)
 
     def dataset(self, name: str) -> DatasetFacts:
-        """Return a dataset by name."""
         return next(item for item in self.datasets if item.name == name)
 
     def chain(self, run: str) -> list[RunFacts]:

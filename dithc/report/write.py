@@ -62,7 +62,6 @@ def write_report(
 
 
 def _pictures(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
-    """Return the figures of the experiment and of each dataset."""
     scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
     primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
     drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}

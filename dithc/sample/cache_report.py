@@ -16,7 +16,7 @@ KEY = "cache"  # key of a shard's sidecar
 
 
 def of_shard(tally: Tensor, team: SamplingGroup) -> dict[str, Any]:
-    """Return a shard's sidecar entries from this rank's tally (4) (`parallel.cache.Cached`); collective over the shard's team."""
+    """Return a shard's sidecar entries from this rank's tally (4) (`BlockCache`); collective over the shard's team."""
     made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # integers below 2^24 are exact in fp32
     saved = seconds * (whole - made) / made - beside if made else 0.0
     return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}

@@ -34,8 +34,9 @@ def chosen_degrees(
     work = work_of(images, shards, job=job)
     is_even = len({len(ranks) for ranks in nodes}) == 1
     ranks, ranks_a_node = group.size, len(nodes[0]) if is_even else 1
-    rates = planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0)
-    if layout is not None or (group.size > 1 and shards):
+    rates = planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    # Codec reconstructions only distribute tiles, for which no rates are needed.
+    if isinstance(images, ImageGenerator) and (layout is not None or (group.size > 1 and shards)):
         rates = _rates(images, work, group, nodes if is_even else [[rank] for rank in range(group.size)])
     if layout is not None:
         ranks, ranks_a_node = layout[0] * layout[1], layout[1]
@@ -98,10 +99,8 @@ def _nodes(group: Group) -> list[list[int]]:
 
 
 def _rates(
-    images: ImageGenerator | CodecReconstructions, work: SamplingWork, group: Group, nodes: Sequence[Sequence[int]]
+    images: ImageGenerator, work: SamplingWork, group: Group, nodes: Sequence[Sequence[int]]
 ) -> planner.MachineRates:
-    if not isinstance(images, ImageGenerator):  # only tiles are distributed, so no rates are needed
-        return planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     z, h, w = images.shape
     part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
 

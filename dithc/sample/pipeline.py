@@ -13,7 +13,7 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.artifacts import Manifest, digest, outputs, sha256_file
 from dithc.core.logging import get_logger, progress, user_error
-from dithc.data import Tiles, write_png
+from dithc.data import Tiles, mosaic, write_png
 from dithc.diffusion import Objective
 from dithc.engine.comm import Group
 from dithc.engine.numa import available_bytes
@@ -26,7 +26,7 @@ from dithc.sample.load_network import describe, load_guide, load_network
 from dithc.sample.parallel import SamplingGroup, rank_groups
 from dithc.sample.parallel_plan import chosen_degrees
 from dithc.sample.scene_shards import check_memory, check_room, free_bytes, picture, write_scene
-from dithc.sample.shards import SHARD_IMAGES, ImageShards, batches, grid
+from dithc.sample.shards import SHARD_IMAGES, ImageShards, batches
 
 NOT_IN_IDENTITY = {"num_images"}  # image i does not depend on the number of images
 # Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
@@ -76,7 +76,7 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
         if job.evaluation.pipefusion is not None:
             log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
         shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
-        write_png(job.out.parent / GRID_FILE, grid(shown))
+        write_png(job.out.parent / GRID_FILE, mosaic(shown, columns=min(8, len(shown))))
         output.prune([*shards.files(), job.out.parent / GRID_FILE])
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
         described = [shards.sidecar(shard) for shard in range(shards.count)]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.core.artifacts import atomic_replace, atomic_write, sha256_file
+from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
-from dithc.core.logging import UserError, user_error
+from dithc.core.logging import UserError, unwritten, user_error
 
 # Small enough that ranks share a few hundred images evenly and a killed job loses minutes; 50,000 images are 782
 # shards.
@@ -23,19 +23,12 @@ LARGEST_FP16 = 65504.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageShards:
-    """Shards of one sampling run.
-
-    Attributes:
-        folder: Folder of the shards.
-        total: Number of images.
-        identity: Digest of all settings that determine image i.
-        each: Images per shard; 1 for scenes.
-    """
+    """Shards of one sampling run."""
 
     folder: Path
-    total: int
-    identity: str
-    each: int = SHARD_IMAGES
+    total: int  # number of images
+    identity: str  # digest of all settings that determine image i
+    each: int = SHARD_IMAGES  # images per shard; 1 for scenes
 
     @property
     def count(self) -> int:
@@ -122,19 +115,12 @@ class ImageShards:
             "labels": labels,
             "seconds": round(seconds, 3),
             **more,
-            "files": [
-                {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size} for path in arrays
-            ],
+            "files": Manifest.entries(self.folder, arrays),
         }
         atomic_write(self.sidecar(shard), dump_checksummed(said))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
-        return user_error(
-            f"shard {shard} could not be written to {self.folder}",
-            got=error,
-            expected="a writable folder with free space; finished shards are kept",
-            fix="free space, then start again",
-        )
+        return unwritten(f"shard {shard}", self.folder, error, kept="finished shards are kept")
 
     def files(self) -> list[Path]:
         shards = range(self.count)
@@ -146,19 +132,5 @@ def as_stored(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     return np.clip(images, -LARGEST_FP16, LARGEST_FP16).astype(np.float16)
 
 
-def grid(rgb: npt.NDArray[np.uint8], *, columns: int = 8, gap: int = 2) -> npt.NDArray[np.uint8]:
-    """Arrange images (n, 3, H, W) on white, `columns` per row: (rows, columns, 3) pixels."""
-    count, _, height, width = rgb.shape
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, 3)
-    picture = np.full(shape, 255, np.uint8)
-    for place in range(count):
-        top, left = place // columns * (height + gap), place % columns * (width + gap)
-        picture[top : top + height, left : left + width] = rgb[place].transpose(1, 2, 0)
-    return picture
-
-
 def batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
-    """Split indices into consecutive parts of at most `size`."""
     return [indices[start : start + size] for start in range(0, len(indices), size)]

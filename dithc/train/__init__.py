@@ -4,21 +4,9 @@ Purpose: a run exceeds the walltime, nodes fail, and drivers start jobs twice. T
 
 Contents: `train(job, group)` pre-trains or fine-tunes a DiT up to a step and writes a manifest. `export` writes weights
 for other programs. `step_benchmark` runs steps on random latents, for measurements. `Strategy`, `Optimizer` and
-`CheckpointManager` also serve other modules and custom loops::
+`CheckpointManager` also serve other modules and custom loops; see their examples.
 
-    with comm.ranks() as group:                                    # dithc launch --ranks 2 -- my.py
-        torch.manual_seed(0)
-        strategy = train.Strategy(Net(), group, sharding="zero1")
-        net = strategy.settle(example)
-        optimizer = train.Optimizer(strategy, lr=1e-3)
-        with train.Checkpoints("store/mine", group, optimizer) as checkpoints:
-            for step in range(checkpoints.step + 1, 1001):
-                strategy.backward(loss_of(net, batch_of(step, group.rank)))
-                optimizer.step()
-                if not checkpoints.after(step):
-                    break
-
-Order (`run/`): inputs and store -> finished? -> memory tiers -> lease -> stop requests -> latents and batches -> model
+Order (`pipeline/`): inputs and store -> finished? -> memory tiers -> lease -> stop requests -> latents and batches -> model
 (seeded, then earlier weights) -> AutoMem -> strategy -> optimizer -> average -> newest checkpoint -> loop -> manifest.
 
 Invariants:
@@ -31,7 +19,7 @@ Invariants:
   saved.
 - All ranks exit with one status: 0 done, 75 stopped and saved, 76 another trainer holds the run.
 
-Extending: a strategy is a branch of `strategies/strategy.py`. Checkpoint contents are in `checkpoints/content.py`, and
+Extending: a strategy is a branch of `strategies/strategy.py`. Checkpoint contents are in `checkpoints/state.py`, and
 placement is only in `memory_tiers.py`. A metric is a key of `step.Trainer.step`. `tests/train/golden_losses.json` pins the
 numbers: regenerate it only if the mathematics change.
 """

@@ -45,7 +45,6 @@ class Background(threading.Thread):
         self.work()
 
     def work(self) -> None:
-        """Run the function and keep its result or error."""
         begun, waited = time.monotonic(), _seconds_waited_for_a_core()
         try:
             self.result = self._function(self)

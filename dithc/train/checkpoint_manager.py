@@ -26,7 +26,7 @@ class CheckpointManager:
 
     Example::
 
-        with Checkpoints("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
+        with CheckpointManager("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
             for step in range(checkpoints.step + 1, 1001):     # 1, or the step after the last checkpoint
                 x, y = batch_of(step, group.rank)              # must depend on the step only
                 strategy.backward(loss_of(net(x), y))
@@ -100,7 +100,6 @@ class CheckpointManager:
 
     @property
     def step(self) -> int:
-        """Last completed step."""
         return self._state.step
 
     def __enter__(self) -> Self:

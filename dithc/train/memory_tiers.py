@@ -21,7 +21,6 @@ from dithc.model import DiT
 from dithc.train.background import free_cores
 from dithc.train.checkpoints import TrainingState
 from dithc.train.state_placement import Home, anywhere
-from dithc.train.strategies import Strategy
 
 GIB = 1 << 30
 PLAN_FILE = "automem.json"
@@ -37,7 +36,6 @@ class TrainingMemory:
         """Open the tiers of `machine.memory`; UserError for a bad folder, or for `automem: on` with one tier."""
         self._settings = settings or training.MemoryConfig(automem="off")
         self._manager: Manager | None = None
-        self._strategy: Strategy | None = None
         self._state: TrainingState | None = None
         self._store: CheckpointStore | None = None
         self._stack = ExitStack()
@@ -58,7 +56,7 @@ class TrainingMemory:
         """End copies and tiers; held tensors stay valid, and the model runs unmanaged."""
         if self._manager is not None:
             self._manager.close()
-        self._manager = self._strategy = self._state = None
+        self._manager = self._state = None
         self._stack.close()
 
     def wrap(self, model: DiT, run: training.RunConfig) -> DiT:
@@ -77,10 +75,6 @@ class TrainingMemory:
         """Suspend recording and moves, for passes outside of training steps."""
         return nullcontext() if self._manager is None else self._manager.paused()
 
-    def join(self, strategy: Strategy) -> None:
-        """Set the owner of the gradient buffer."""
-        self._strategy = strategy
-
     @property
     def home(self) -> Home:
         """Allocator of state that outlives a step."""
@@ -93,8 +87,8 @@ class TrainingMemory:
     def follow(self, state: TrainingState, *, store: CheckpointStore | None = None) -> None:
         """Move a state that `home` allocated by the plan once it exists, and store the plan (first rank)."""
         self._state, self._store = state, store
-        if self._manager is not None and self._strategy is not None:
-            self._strategy.move(lambda name, value: self.home(name, value).copy_(value))
+        if self._manager is not None:
+            state.strategy.move(lambda name, value: self.home(name, value).copy_(value))
 
     def begin_step(self) -> None:
         """Begin a step without held gradients: two recorded steps, then a plan for later steps."""
@@ -103,7 +97,7 @@ class TrainingMemory:
         is_new = self._manager.plan is None
         self._manager.begin_step()
         if is_new and self._manager.plan is not None:
-            self._take_up(self._manager)
+            self._take_up()
 
     def metrics(self) -> dict[str, float]:
         """Return the memory metrics of this step, named as in `MEMORY`; empty if memory is not managed."""
@@ -136,11 +130,10 @@ class TrainingMemory:
         ]
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
 
-    def _take_up(self, managed: Manager) -> None:
+    def _take_up(self) -> None:
         """Move the state to its planned tiers, between two steps."""
-        if self._strategy is not None:
-            self._strategy.move(self._moved)
         if self._state is not None:
+            self._state.strategy.move(self._moved)
             self._state.optimizer.move(self._moved)
             self._state.ema.move(self._moved)
         if self.tiers is not None and self.tiers.slow is not None:

@@ -44,7 +44,6 @@ class MuonMatrix:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return self.rows * self.columns
 
     @property
@@ -80,16 +79,12 @@ class MatrixPart:
 
 @dataclass(frozen=True)
 class MatrixOwnership:
-    """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices.
-
-    Attributes:
-        span: number of neighboring ranks, from a multiple of it, that together hold all parts.
-        meter: counter of the resulting traffic.
-    """
+    """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices."""
 
     rank: int = 0
     size: int = 1
-    span: int = 1
+    span: int = 1  # number of neighboring ranks, from a multiple of it, that together hold all parts
+    # counter of the resulting traffic
     meter: traffic.CommMeter = field(default_factory=traffic.CommMeter, compare=False)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:

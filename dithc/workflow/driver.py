@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import Lease, atomic_write
-from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import get_logger, setup_logging, user_error
 from dithc.engine.scheduler import SchedulerJob, SchedulerQueue, explain_blocked, explain_end, get_queue, slurm
 from dithc.workflow.experiment_graph import ExperimentGraph
 from dithc.workflow.jobs import JobResources
-from dithc.workflow.monitor import error_of, tail
+from dithc.workflow.monitor import error_of, read_mapping, tail
 from dithc.workflow.stages import MANIFESTS
 
 LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_POLL_SECONDS"  # polling interval of the queue
@@ -94,12 +93,8 @@ class Driver:
         atexit.register(lease.__exit__, None, None, None)
 
     def _take_up(self, queue: SchedulerQueue) -> None:
-        try:
-            before = parse_json(require_regular_file(self.record).read_text()).get("name")
-        except (OSError, ValueError, AttributeError):
-            return
-        told: set[str] = set()
-        while jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == before]:
+        before, told = read_mapping(self.record).get("name"), set[str]()
+        while before and (jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == before]):
             if {job.id for job in jobs} != told:
                 told = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)

@@ -142,7 +142,6 @@ class ExperimentGraph:
 
     @property
     def scaling_files(self) -> list[str]:
-        """The requested scaling files of the report."""
         measured = self.measured_files if self.experiment.bench.scaling.models else []
         return measured + (self.simulated_files if self.experiment.bench.simulate.machine else [])
 
@@ -222,7 +221,6 @@ def _plain(path: str) -> str:
 
 
 def _paths_in(value: Any) -> Iterator[str]:
-    """Yield the paths of user files in settings."""
     for key, part in value.items() if isinstance(value, dict) else ():
         if key in PATHS and isinstance(part, str):
             yield part

@@ -118,14 +118,7 @@ def tar_header(draws: Draws, place: Place) -> Trial:
         content[at + 148 : at + 156] = b" " * 8
         content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
     (place.files / good.name).write_bytes(gzip.compress(content, 1))
-    return Trial(
-        source=RAW,
-        did=f"{how} of {name}",
-        like=f"raw/products/{good.name}",
-        refused=False,
-    )
+    return Trial(source=RAW, did=f"{how} of {name}", like=f"raw/products/{good.name}", refused=False)
 
 
-GENERATORS = [
-    *(zip_damaged, zip_directory, tar_header),
-]
+GENERATORS = [zip_damaged, zip_directory, tar_header]

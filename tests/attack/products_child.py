@@ -33,7 +33,7 @@ def outcome(config: str, out: Path) -> dict[str, Any]:
 
 
 def staged(out: Path) -> dict[str, Any]:
-    """Return by scene the rejection reason, or the hash of pixels and mask, place, notes, and paths of both."""
+    """Return by scene the rejection reason, or the hash of pixels and mask, place and notes."""
     import numpy as np
 
     from dithc.data.parquet import read_rows
@@ -53,7 +53,6 @@ def staged(out: Path) -> dict[str, Any]:
                 "pixels": hashlib.sha256(pixels.tobytes() + mask.tobytes()).hexdigest(),
                 "place": repr([row["crs"], row["transform"], row["label"], row["height"], row["width"]]),
                 "notes": row["notes"],
-                "at": [entry["file"], entry["mask"], row["row"]],
             }
     return found
 

@@ -1,4 +1,4 @@
-"""Hostile rasters of described sensors, arrays and images: NaN values, other types and grids, odd folders."""
+"""Hostile rasters with a file per band, and images: other types and grids, odd folders."""
 
 import os
 import shutil
@@ -14,8 +14,7 @@ import rasterio
 from PIL import Image
 
 from dithc.data.raster import write_geotiff
-from tests.attack.gaofen import data_of
-from tests.attack.products import KEPT, PICTURES, Draws, Place, Trial, copied, special, spoilt
+from tests.attack.products import KEPT, PICTURES, Draws, Place, Trial, copied, special
 
 BANDS = ["blue", "green", "red", "nir", "swir1", "swir2"]
 LANDSAT: dict[str, Any] = {"kind": "geotiff", "bands": BANDS, "units": "reflectance", "scale": 2.75e-5, "offset": -0.2}
@@ -31,40 +30,6 @@ def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
             "epsg": raster.crs.to_epsg(),
             "nodata": raster.nodata,
         }
-
-
-def described_numbers(draws: Draws, place: Place) -> Trial:
-    """Set single values to NaN or infinity: they must be invalid in all bands, and others unchanged."""
-    pixels, here = good_raster(place)
-    values = pixels.astype(draws.choice(["float32", "float64"]))
-    odd = np.array([draws.choice([np.nan, np.inf, -np.inf]) for _ in range(20)])
-    places = tuple(np.array([draws.randrange(side) for _ in range(20)]) for side in values.shape)
-    values[places] = odd
-    path = place.files / "scene.tif"
-    write_geotiff(path, values, **here)
-    bad = ~np.isfinite(values).all(axis=0) | (values == here["nodata"]).any(axis=0)
-    steps = np.rint((np.where(bad, 0, values).astype(np.float64) * 2.75e-5 - 0.2) / 1e-4)
-
-    def expected(stored: npt.NDArray[Any], mask: npt.NDArray[Any]) -> bool:
-        return np.array_equal(mask == 0, bad) and np.array_equal(stored[:, ~bad], steps[:, ~bad])
-
-    return Trial(source=LANDSAT, did=f"{values.dtype}", refused=False, expected=expected)
-
-
-def described_bytes(draws: Draws, place: Place) -> Trial:
-    """Damage a raster: detected in pixels, but in its short header only if possible."""
-    good = next(place.of("geotiff").glob("*.tif"))
-    whole = good.read_bytes()
-    content, did = spoilt(draws, whole)
-    (place.files / good.name).write_bytes(content)
-    at = next((i for i, (old, new) in enumerate(zip(whole, content, strict=False)) if old != new), len(content))
-    in_pixels = any(begin <= at < end for begin, end in data_of(good))
-    return Trial(
-        source=LANDSAT,
-        did=did,
-        refused=did.startswith("cut") and len(content) < data_of(good)[-1][1],
-        altered=not in_pixels and not did.startswith("cut"),
-    )
 
 
 def bands_apart(draws: Draws, place: Place) -> Trial:
@@ -160,6 +125,4 @@ def picture_folders(draws: Draws, place: Place) -> Trial:
     return Trial(source=source, truth=PICTURES, did=how, refused=False)
 
 
-GENERATORS = [
-    *(described_numbers, described_bytes, bands_apart, picture_values, picture_folders),
-]
+GENERATORS = [bands_apart, picture_values, picture_folders]

@@ -5,9 +5,8 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tests.attack.products import SAFE, Draws, Place, Trial, file_of, product, replace, special, spoilt
+from tests.attack.products import SAFE, Draws, Place, Trial, file_of, product, replace, spoilt
 
 VARIANTS = ["safe", "l2a-2", "l2a-5", "l1c", "l1c-2", "l1c-granules"]
 BAND = re.compile(r"_(B\w\w|SCL)(?:_(\d\d)m)?\.jp2$")
@@ -27,11 +26,6 @@ def read_of(granule: Path) -> set[Path]:
 def metadata_of(root: Path) -> Path:
     (found,) = (path for path in root.iterdir() if METADATA.search(path.name))
     return found
-
-
-def truth_of(source: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings for the good product, without those for missing files."""
-    return {key: value for key, value in source.items() if key not in ("checksum", "optional_files")}
 
 
 def variant_bytes(draws: Draws, place: Place) -> Trial:
@@ -54,42 +48,6 @@ def variant_bytes(draws: Draws, place: Place) -> Trial:
         refused=changed and read,
         kept=kept,
         note="damaged-beside" if changed and not read else "",
-    )
-
-
-def variant_lacks(draws: Draws, place: Place) -> Trial:
-    """Remove, repeat or rename bands, in products that may lack files of their manifest."""
-    variant = draws.choice(VARIANTS[:-1])
-    root = product(place, variant)
-    (granule,) = (root / "GRANULE").iterdir()
-    native = sorted(path for path in read_of(granule) if "SCL" not in path.name)
-    path, how = draws.choice(native), draws.choice(["absent", "twice", "renamed", "other band", "upper case"])
-    coarser = sorted(one for one in granule.rglob(f"*_{BAND.search(path.name)[1]}_*m.jp2") if one != path)  # type: ignore[index]
-    if how == "absent":
-        path.unlink()
-    elif how == "twice":
-        shutil.copy(path, path.with_name(f"x{path.name}"))
-    elif how == "renamed":
-        path.rename(path.with_suffix(".jp2.part"))
-    elif how == "upper case":
-        path.rename(path.with_name(path.name.upper()))
-    else:
-        other = draws.choice([one for one in native if one != path and one.parent == path.parent] or [path])
-        content = path.read_bytes()
-        replace(other, content)
-    sources = [{**SAFE, "optional_files": ["*"]}, {**SAFE, "checksum": "skip"}, SAFE]
-    source = draws.choice(sources[2:] if how == "other band" else sources)
-    # A band that is coarser than the grid is read from any remaining file, which may have other pixels.
-    falls_back = bool(coarser) and "_10m" not in path.name and how in ("absent", "renamed") and source is not SAFE
-    other_band = how == "other band"
-    return Trial(
-        source=source,
-        truth=truth_of(source),
-        did=f"{variant}, {path.name}: {how}, {source}",
-        like=variant,
-        refused=not (falls_back or (how == "upper case" and source == sources[1]))
-        and not (other_band and other == path),
-        altered=falls_back,
     )
 
 
@@ -136,22 +94,4 @@ def forbidden(draws: Draws, place: Place) -> Trial:
     return Trial(source=SAFE, did=f"{variant}: {path.name}", like=variant)
 
 
-def in_its_place(draws: Draws, place: Place) -> Trial:
-    """Add an entry named like a product: a file, pipe, device, link or empty folder."""
-    root = product(place)
-    path = place.files / f"A_{root.name}"
-    how = draws.choice(["special", "file", "empty", "only metadata"])
-    if how == "special":
-        how = special(draws, path, place)
-    elif how == "file":
-        path.write_bytes(b"x")
-    else:
-        path.mkdir()
-        if how == "only metadata":
-            shutil.copy(metadata_of(root), path)
-    return Trial(source=SAFE, did=how, kept=(root.name,))
-
-
-GENERATORS = [
-    *(variant_bytes, variant_lacks, names, forbidden, in_its_place),
-]
+GENERATORS = [variant_bytes, names, forbidden]

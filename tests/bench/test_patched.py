@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from dithc.bench import patching
+from dithc.bench import patching, summary
 from dithc.bench.patching import measure, reference_models
-from dithc.bench.tables.patch import patch_summary
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "autocast", "bf16"])
@@ -28,6 +27,6 @@ def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
     assert row["gradients_off"]["patched"] < {"fp32": 1e-4, "autocast": 0.1, "bf16": 0.1}[dtype]
     assert {served["op"] for served in row["served"]} == {"linear", "rms_norm", "silu", "attention"}
     assert absent["status"] == "not here"
-    text = patch_summary(result).text()
+    text = summary(result).text()
     assert re.search(rf"^small +{dtype} .*\d+ of \d+$", text, re.MULTILINE)
     assert "no such package" in text

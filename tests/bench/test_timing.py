@@ -31,7 +31,7 @@ def test_a_ratio_is_taken_within_each_round():
     base, other = Timing((1.0, 10.0, 2.0)), Timing((2.0, 5.0, 4.0))
     assert other.ratios_to(base) == (2.0, 0.5, 2.0)
     assert other.ratio_to(base) == 2.0
-    assert (base.median, base.spread) == (2.0, 1.0)
+    assert (base.median, base.to_dict()["mad"]) == (2.0, 1.0)
 
 
 def test_times_of_parts_add_up_round_by_round():

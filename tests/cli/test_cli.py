@@ -32,10 +32,8 @@ def test_overview_lists_every_verb_also_for_an_unknown_one(capsys: pytest.Captur
 
 
 def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["fid", "--config", "nowhere.yaml", "--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"])
-        == 2
-    )
+    words = ["--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"]
+    assert main(["fid", "--config", "nowhere.yaml", *words]) == 2
     text = capsys.readouterr().err
     assert "nowhere.yaml does not exist" in text
     assert [line.split(":")[0] for line in text.splitlines()[1:]] == ["  got", "  expected", "  fix"]

@@ -133,16 +133,8 @@ def test_examples_work_in_the_order_given(demo: Path) -> None:
 def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     """Pass `--out` in a home directory, another stage's folder, and its own folder with one more file."""
     home = demo / "home"
-    files = (
-        "thesis.tex",
-        ".env",
-        "shard-00000.npy",
-        "image-000000.tif",
-        "figures/loss.png",
-        ".git/HEAD",
-        "manifest.json",
-    )
-    for name in files:
+    files = ("thesis.tex", ".env", "shard-00000.npy", "image-000000.tif", "figures/loss.png", ".git/HEAD")
+    for name in (*files, "manifest.json"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"of years: {name}")
     lines = []

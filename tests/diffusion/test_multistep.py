@@ -124,11 +124,6 @@ def test_solvers_agree_with_those_of_diffusers(kind: str, order: int, steps: int
     )
 
 
-@pytest.mark.parametrize("kind", SOLVERS)
-def test_clip_bounds_what_is_extrapolated_from(kind: str) -> None:
-    assert draw(kind, 12, start=noise(8), order=3, clip=0.5).abs().max().item() <= 0.5
-
-
 def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
     start = noise(1)
     with pytest.raises(UserError, match=r"4 with unipc[\s\S]*1 or 2 or 3"):

@@ -23,7 +23,6 @@ def objective(**settings: object) -> Objective:
 
 
 def images(num: int = len(T), *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Return clean images and noise."""
     generator = torch.Generator().manual_seed(2)
     x0, noise = torch.randn(2, num, 3, 4, 4, generator=generator, dtype=dtype)
     return x0, noise
@@ -128,6 +127,7 @@ def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() ->
     assert output.grad is not None
     assert not output.grad[:, :3].any()
     assert output.grad[:, 3:].any(dim=(2, 3)).all()
+    assert output.grad.isfinite().all()
 
 
 def test_min_snr_leaves_the_bound_as_it_is() -> None:

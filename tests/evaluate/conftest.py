@@ -89,8 +89,6 @@ def extractor(network: CountingNetwork) -> Extractor:
         kind="torchscript",
         sha256="ab" * 32,
         num_features=6,
-        resize="none",
-        comparable=False,
         note="moments of the pixels",
         network=network,
     )

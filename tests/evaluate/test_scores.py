@@ -73,25 +73,9 @@ def test_few_images_of_a_comparable_extractor_are_warned_of(
 ) -> None:
     published = replace(extractor, comparable=True, note="published")
     for name in "ab":
-        extract_features(image_set(images, name, stretch=""), published, tmp_path / name)
+        extract_features(image_set(images, name), published, tmp_path / name)
     warnings = compare_features(tmp_path / "a", tmp_path / "b")["warnings"]
     assert any("fewer than 10000 images" in text for text in warnings)
-    assert any("display stretch is not recorded" in text for text in warnings)
-
-
-def test_different_extractors_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
-    real, generated = folders
-    other = replace(extractor, sha256="cd" * 32)
-    extract_features(image_set(images, "g"), other, generated)
-    with pytest.raises(UserError, match="sha256"):
-        compare_features(real, generated)
-
-
-def test_different_stretches_are_refused(folders: tuple[Path, Path], extractor: Extractor, images: np.ndarray) -> None:
-    real, generated = folders
-    extract_features(image_set(images, "g", stretch="other"), extractor, generated)
-    with pytest.raises(UserError, match="stretch: 's' and 'other'"):
-        compare_features(real, generated)
 
 
 def test_incomplete_folder_is_refused(folders: tuple[Path, Path]) -> None:

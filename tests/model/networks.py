@@ -11,7 +11,6 @@ SMALL = {"hidden_size": 32, "num_heads": 2, "depth": 2, "input_size": 8, "num_cl
 
 
 def small(seed: int = 0, **overrides: Any) -> DiT:
-    """Return a small model with initial weights."""
     torch.manual_seed(seed)
     return DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
 
@@ -26,7 +25,6 @@ def shaken(seed: int = 0, **overrides: Any) -> DiT:
 
 
 def inputs(model: DiT, num: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images, timesteps and labels."""
     torch.manual_seed(5)
     config = model.config
     x = torch.randn(num, config.in_channels, *config.size)

@@ -99,8 +99,6 @@ def _with_gaps(block: Block) -> None:
 
 
 class _Through(nn.Module):
-    """A user-defined replacement of a submodule."""
-
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part

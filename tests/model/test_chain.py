@@ -11,6 +11,7 @@ from dithc.engine.hcops.blocks.program import Program
 from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
 from dithc.model.fused_blocks import MOST_PROGRAMS
+from tests.model.networks import shaken
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
@@ -21,14 +22,7 @@ KINDS = {
 
 
 def made(**more: object) -> DiT:
-    config = DiTConfig(
-        input_size=8, patch_size=2, in_channels=4, hidden_size=48, depth=3, num_heads=4, num_classes=5, **more
-    )
-    model, generator = DiT(config), torch.Generator().manual_seed(3)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            torch.nn.init.normal_(weight, std=0.1, generator=generator)
-    return model.eval()
+    return shaken(hidden_size=48, depth=3, num_heads=4, **more).eval()
 
 
 def inputs(rows: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -50,13 +50,6 @@ def test_state_dictionary_has_the_official_names_and_shapes() -> None:
     assert {key: tuple(value.shape) for key, value in small(depth=1).state_dict().items()} == expected
 
 
-def test_label_table_has_a_null_row_only_where_labels_are_dropped() -> None:
-    assert small().state_dict()["y_embedder.embedding_table.weight"].shape[0] == 4
-    without = small(class_dropout_prob=0.0)
-    assert without.state_dict()["y_embedder.embedding_table.weight"].shape[0] == 3
-    assert without.config.null_label is None
-
-
 def test_initial_weights_are_the_official_ones() -> None:
     torch.manual_seed(0)
     model = DiT.from_preset("DiT-S/2", depth=1)

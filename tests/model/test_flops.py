@@ -13,12 +13,6 @@ def test_xl2_training_is_687_gflop_linear_and_711_7_with_attention() -> None:
     assert flops.training_total == pytest.approx(711.7e9, rel=2e-4)
 
 
-def test_training_is_three_forward_passes() -> None:
-    flops = flops_per_image(PRESETS["DiT-S/4"])
-    assert flops.training_linear == 3 * flops.forward_linear
-    assert flops.training_total == 3 * flops.forward_total
-
-
 MODERN = {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True, "input_size": (8, 16)}
 
 

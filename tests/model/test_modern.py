@@ -228,7 +228,6 @@ def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str,
 
 
 def nodes_of(out: Tensor) -> list[str]:
-    """Return the names of the autograd nodes behind a tensor."""
     found, ahead = {}, [out.grad_fn]
     while ahead:
         node = ahead.pop()

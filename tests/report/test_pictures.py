@@ -8,7 +8,7 @@ import pytest
 
 from dithc.data import Tiles
 from dithc.report.collect import collect_records, gather_manifests
-from dithc.report.galleries.gallery import GAP, composites, galleries, mosaic
+from dithc.report.galleries.gallery import _smaller, composites, galleries
 from dithc.report.galleries.nearest import nearest_tiles
 from dithc.report.galleries.spectra import radial_power
 from dithc.report.records import EvaluationFacts, ReportRecords
@@ -51,14 +51,9 @@ def test_composites_need_their_bands(bands: str, names: list[str]) -> None:
     assert [name for name, _, _ in composites(bands.split())] == names
 
 
-@pytest.mark.parametrize(("count", "side"), [(1, 8), (5, 8), (16, 8), (3, 520)])
-def test_mosaic_has_each_image_at_its_place(count: int, side: int) -> None:
-    images = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, side, side), np.uint8)
-    picture = mosaic(images)
-    shown = side // -(-side // 256)
-    for place in range(count):
-        top, left = (part * (shown + GAP) for part in divmod(place, 4))
-        assert (picture[top : top + shown, left : left + shown] == place).all()
+def test_large_images_are_averaged() -> None:
+    images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 520, 520), np.uint8)
+    np.testing.assert_array_equal(_smaller(images), images[..., :173, :173])
 
 
 @pytest.mark.parametrize("cycles", [1, 3, 7])

@@ -15,8 +15,9 @@ from dithc.engine.comm import Group
 from dithc.sample import SamplingJob
 from dithc.train import Paths, train
 from dithc.train import TrainingJob as TrainJob
+from tests.train.conftest import SIDE, SMALL, store_latents
 
-BANDS, SIDE, ROWS, CLASSES = 4, 8, 12, 3
+BANDS, ROWS, CLASSES = 4, 12, 3
 PIXEL = codecs.PixelCodecConfig(kind="pixel")
 CODEC_ID = f"pixel-{digest({'kind': 'pixel'})}"
 TILES = Manifest(stage="tiles", name="toy", spec={})
@@ -44,33 +45,21 @@ def write_tiles(folder: Path) -> Path:
 
 def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = TILES_DIGEST) -> Path:
     """Write pixels of `ROWS` tiles; class 1 exists in the validation split only."""
-    folder.mkdir(parents=True)
-    labels = (np.arange(ROWS) % CLASSES).astype(np.int32)
+    labels = np.arange(ROWS) % CLASSES
     draws = np.random.default_rng(0)
     pixels = np.clip(draws.normal(size=(ROWS, BANDS, SIDE, SIDE)) * 0.5, -1, 1).astype(np.float16)
-    splits = (labels == 1).astype(np.uint8)
-    names = ("shard-00000.npy", "flip-00000.npy", "labels.npy", "splits.npy")
-    for name, array in zip(names, (pixels, np.ascontiguousarray(pixels[..., ::-1]), labels, splits), strict=True):
-        np.save(folder / name, array)
-    entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in names])}
-    index = {
-        "schema_version": 1,
-        "count": ROWS,
-        "z": BANDS,
-        "h": SIDE,
-        "w": SIDE,
-        "moments": "mean",
-        "scale": 1.0,
-        "codec": CODEC_ID,
-        "tiles_digest": tiles_digest,
-        "num_classes": classes,
-        "shards": [entries["shard-00000.npy"] | {"rows": ROWS, "flip": entries["flip-00000.npy"]}],
-        "labels": entries["labels.npy"],
-        "splits": entries["splits.npy"],
-    }
-    (folder / "index.json").write_text(json.dumps(index))
-    Manifest(stage="latents", name="toy", spec={"classes": classes}).write(folder / "manifest.json")
-    return folder / "manifest.json"
+    return store_latents(
+        folder,
+        pixels,
+        labels=labels,
+        splits=labels == 1,
+        spec={"classes": classes},
+        z=BANDS,
+        moments="mean",
+        codec=CODEC_ID,
+        tiles_digest=tiles_digest,
+        num_classes=classes,
+    )
 
 
 def write_experiment(path: Path, **evaluations: dict[str, Any]) -> Path:
@@ -94,7 +83,6 @@ def write_experiment(path: Path, **evaluations: dict[str, Any]) -> Path:
 
 
 def images_of(job: SamplingJob) -> np.ndarray:
-    """Return all drawn images of a job."""
     return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
 
 
@@ -106,21 +94,22 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+def train_small(root: Path, latents: Path, *, steps: int, **run: Any) -> Path:
+    values = {"dataset": "toy", "model": SMALL, "steps": steps, "global_batch_size": 8, "lr": 1e-2} | run
+    out = root / "runs" / f"step_{steps:07d}.json"
+    paths, settings = Paths(latents=latents, store=root / "store", out=out), training.RunConfig.model_validate(values)
+    assert train(TrainJob(name="toy", run=settings, seed=5, spec={}, paths=paths, until=steps), Group()) == 0
+    return out
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> dict[str, Path]:
     """Return the manifests of tiles, latents and a run of 6 steps."""
     root = tmp_path_factory.mktemp("trained")
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
-    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
-    run = training.RunConfig.model_validate(
-        {"dataset": "toy", "model": model, "steps": 6, "global_batch_size": 8, "lr": 1e-2}
-    )
-    out = root / "runs" / "step_0000006.json"
-    paths = Paths(latents=latents, store=root / "store", out=out)
-    one = TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=6)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    assert train(one, Group()) == 0
+    out = train_small(root, latents, steps=6)
     torch.set_num_threads(threads)
     return {"tiles": tiles, "latents": latents, "checkpoint": out}
 

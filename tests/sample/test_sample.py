@@ -9,22 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, Manifest, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 from dithc.core.posthoc_ema import decay_at_step
-from dithc.data import Tiles
+from dithc.data import Tiles, mosaic
 from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
 from dithc.engine.comm import Group
 from dithc.sample import sample
 from dithc.sample.load_network import load_network
 from dithc.sample.seeds import generator_of, label_of
-from dithc.sample.shards import SHARD_IMAGES, grid
-from dithc.train import Paths, train
-from dithc.train import TrainingJob as TrainJob
-from tests.sample.conftest import images_of
+from dithc.sample.shards import SHARD_IMAGES
+from tests.sample.conftest import images_of, train_small
+from tests.train.conftest import SMALL
 
 
 def test_samples_are_written_with_their_display_grid_and_manifest(job):
@@ -114,15 +112,8 @@ def test_networks_of_one_step_are_equal_and_a_step_that_is_not_kept_is_an_error(
 def lengthy(tmp_path_factory, trained) -> Path:
     """Return the manifest of a run with averages of two lengths in each of 12 checkpoints."""
     root = tmp_path_factory.mktemp("lengthy")
-    settings = {"steps": 12, "checkpoint_every": 1, "keep_every": 1, "ema": {"stds": [0.05, 0.1]}}
-    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
-    run = training.RunConfig.model_validate(
-        {"dataset": "toy", "model": model, "global_batch_size": 8, "lr": 1e-2} | settings
-    )
-    out = root / "runs" / "step_0000012.json"
-    paths = Paths(latents=trained["latents"], store=root / "store", out=out)
-    assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=12), Group()) == 0
-    return out
+    settings = {"checkpoint_every": 1, "keep_every": 1, "ema": {"stds": [0.05, 0.1]}}
+    return train_small(root, trained["latents"], steps=12, **settings)
 
 
 def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, torch.Tensor]:
@@ -185,8 +176,6 @@ def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path)
 
 
 class SomeTiles(Tiles):
-    """Tiles of the description with generated pixels."""
-
     labels = np.arange(9, dtype=np.int32)
 
     def rows(self, split):
@@ -317,7 +306,7 @@ def test_full_disk_keeps_finished_shards(job, monkeypatch):
 
 def test_grid_places_images_row_by_row():
     rgb = np.arange(9, dtype=np.uint8).reshape(9, 1, 1, 1) * np.ones((9, 3, 4, 5), np.uint8)
-    picture = grid(rgb, columns=8, gap=2)
+    picture = mosaic(rgb, columns=8)
     assert picture.shape == (2 * 6 - 2, 8 * 7 - 2, 3)
     assert (picture[:4, :5] == 0).all()
     assert (picture[6:, :5] == 8).all()
@@ -328,12 +317,8 @@ def test_grid_places_images_row_by_row():
 def flow(trained, tmp_path_factory):
     """Return the manifest of a run of 2 steps that predicts velocities."""
     root = tmp_path_factory.mktemp("flow")
-    model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "learn_sigma": False}
-    settings = {"dataset": "toy", "model": model, "steps": 2, "global_batch_size": 8, "lr": 1e-2}
-    run = training.RunConfig.model_validate({**settings, "objective": {"prediction_type": "flow"}})
-    paths = Paths(latents=trained["latents"], store=root / "store", out=root / "step_0000002.json")
-    assert train(TrainJob(name="toy", run=run, seed=5, spec={}, paths=paths, until=2), Group()) == 0
-    return paths.out
+    settings = {"model": SMALL | {"learn_sigma": False}, "objective": {"prediction_type": "flow"}}
+    return train_small(root, trained["latents"], steps=2, **settings)
 
 
 @pytest.mark.parametrize("sampler", ["euler", "heun"])

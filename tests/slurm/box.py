@@ -42,12 +42,7 @@ def obstacle(*, accounting: bool) -> str | None:
 
 
 class Box:
-    """Running Slurm. It ends with its `with` block, and with the process that started it, even if that process is killed.
-
-    Attributes:
-        folder: folder of all its files.
-        accounting: True with job accounting.
-    """
+    """Running Slurm. It ends with its `with` block, and with the process that started it, even if that process is killed."""
 
     def __init__(self, *, accounting: bool) -> None:
         self.folder, self.accounting = Path(tempfile.mkdtemp(prefix=f"{OURS}-")), accounting
@@ -193,12 +188,8 @@ class Box:
         self._start("mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db")
         files = (f"--pid-file={folder}/run/mariadbd.pid", "--innodb-buffer-pool-size=128M")
         with (folder / "log" / "mariadbd.log").open("w") as log:
-            subprocess.Popen(
-                ["mariadbd", *common, f"--socket={sql}", "--bind-address=127.0.0.1", f"--port={port + 2}", *files],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            line = ["mariadbd", *common, f"--socket={sql}", "--bind-address=127.0.0.1", f"--port={port + 2}", *files]
+            subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
         def ask(text: str) -> bool:
             line = ["mariadb", "--no-defaults", f"--socket={sql}", "-uroot", "-e", text]

@@ -66,13 +66,7 @@ def make_project(folder: Path) -> Path:
 
 
 class Scene:
-    """One project on a box, and its driver.
-
-    Attributes:
-        box: the Slurm.
-        folder: folder of the project.
-        driver: Snakemake, after its start.
-    """
+    """One project in `folder` on a box, and its driver, Snakemake, after its start."""
 
     def __init__(
         self, box: Box, folder: Path, *, nodes: int = 2, partition: str = "cpu", ranks_per_node: int = 1
@@ -104,25 +98,9 @@ class Scene:
         """
         (self.folder / "more.yaml").write_text(settings or "{}")
         log = (self.folder / "driver.log").open("a")
-        line = [
-            BIN / "snakemake",
-            *targets,
-            "--profile",
-            "cluster",
-            "--configfile",
-            "small.yaml",
-            "more.yaml",
-            *QUICK,
-            *words,
-        ]
-        self.driver = subprocess.Popen(
-            line,
-            cwd=self.folder,
-            env=self.box.environment | {"DITHC_POLL_SECONDS": "2"},
-            stdout=log,
-            stderr=log,
-            text=True,
-        )
+        options = ["--profile", "cluster", "--configfile", "small.yaml", "more.yaml", *QUICK, *words]
+        line, environment = [BIN / "snakemake", *targets, *options], self.box.environment | {"DITHC_POLL_SECONDS": "2"}
+        self.driver = subprocess.Popen(line, cwd=self.folder, env=environment, stdout=log, stderr=log, text=True)
 
     def finish(self, *, seconds: float = 240.0) -> tuple[int, str]:
         """Wait for the driver's end; return its status and the output of all drivers."""
@@ -135,6 +113,12 @@ class Scene:
             pytest.fail(f"the driver did not end within {seconds:.0f} s:\n{queue}\n{self.said[-6000:]}")
         return status, self.said
 
+    def succeed(self, *, seconds: float = 240.0) -> str:
+        """Wait for the driver's end without an error; return the output of all drivers."""
+        status, said = self.finish(seconds=seconds)
+        assert status == 0, said[-4000:]
+        return said
+
     @property
     def said(self) -> str:
         return (self.folder / "driver.log").read_text()
@@ -144,11 +128,8 @@ class Scene:
         return max(self.steps(), default=0)
 
     def steps(self) -> list[int]:
-        rows = [
-            line
-            for path in self.folder.glob("store/pretrain-*/metrics/*.jsonl")
-            for line in path.read_text().splitlines()
-        ]
+        paths = self.folder.glob("store/pretrain-*/metrics/*.jsonl")
+        rows = [line for path in paths for line in path.read_text().splitlines()]
         return [int(json.loads(row)["step"]) for row in rows if row.endswith("}")]
 
     def reach(self, step: int) -> None:
@@ -163,9 +144,8 @@ class Scene:
         """Return the jobs submitted from the project's folder: id, state, comment."""
         text = self.box.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
         rows = [line.split("|", 3) for line in text.splitlines()]
-        here = [
-            row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"
-        ]  # without jobs of `dithc doctor`
+        # Jobs of `dithc doctor` have no comment.
+        here = [row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"]
         return [{"id": row[0], "state": row[1], "what": row[3]} for row in here]
 
     def job(self) -> str:
@@ -217,6 +197,5 @@ def uninterrupted(
     shutil.copytree(prepared, folder, symlinks=True)
     one = Scene(boxes(True), folder)
     one.start(FIRST_SEGMENT)
-    status, said = one.finish()
-    assert status == 0, said[-4000:]
+    one.succeed()
     return one.weights()

@@ -48,8 +48,7 @@ def test_interrupted_training_goes_on_under_the_same_number(
     job = scene.job()
     interrupt(scene, job)
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
+    scene.succeed()
     assert len(scene.jobs()) == 1 or interrupt is preempt, "no job was submitted twice"
     assert scene.weights() == uninterrupted
 
@@ -63,8 +62,7 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     job = scene.job()
     preempt(scene, job)
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
+    said = scene.succeed()
     assert "was preempted: requeueing it" in said
     assert scene.weights() == uninterrupted
 
@@ -83,8 +81,7 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
         "a message of the second driver",
     )
     assert scene.job() == job, "no second trainer runs"
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
+    said = scene.succeed()
     assert f"{job} (pretrain" in said
     assert (scene.folder / LONG).exists()
     assert scene.steps() == list(range(1, 2001)), "each step ran once"
@@ -115,8 +112,7 @@ def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_ag
     assert f"{job}.log" in said
     assert "fix:" in said
     scene.start(FIRST_SEGMENT)
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
+    scene.succeed()
     assert scene.weights() == uninterrupted
 
 
@@ -159,8 +155,7 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
     assert "the required nodes are down or drained" in scene.said
     for node in ("n1", "n2"):
         scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")
-    status, said = scene.finish()
-    assert status == 0, said[-4000:]
+    scene.succeed()
     assert scene.weights() == uninterrupted
 
 
@@ -168,8 +163,7 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
 def test_training_longer_than_its_walltime_is_a_chain_of_starts(scene: Scene) -> None:
     one_minute = f"resources: {{train: {{runtime: 1}}}}\n{LONG_RUN.replace('2000', '6000')}"
     scene.start(LONG.replace("2000", "6000"), settings=one_minute)
-    status, said = scene.finish(seconds=600.0)
-    assert status == 0, said[-4000:]
+    scene.succeed(seconds=600.0)
     (job,) = scene.jobs()
     assert scene.restarts(job["id"]) >= 1, "the run was too short for this test"
     assert scene.steps() == list(range(1, 6001)), "each step ran once"

@@ -23,6 +23,36 @@ PATHS, JOB_FIELDS = [list(kind.__dataclass_fields__) for kind in (Paths, Trainin
 SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
+def store_latents(
+    folder: Path, stored: np.ndarray, *, labels: np.ndarray, splits: np.ndarray, spec: dict[str, Any], **index: Any
+) -> Path:
+    """Write arrays, their mirror images, index and manifest in the layout of `Latents`; return the manifest."""
+    folder.mkdir(parents=True)
+    arrays = {
+        "shard-00000.npy": stored,
+        "flip-00000.npy": stored[..., ::-1],
+        "labels.npy": labels.astype(np.int32),
+        "splits.npy": splits.astype(np.uint8),
+    }
+    for name, array in arrays.items():
+        np.save(folder / name, np.ascontiguousarray(array))
+    entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in arrays])}
+    index |= {
+        "schema_version": 1,
+        "count": len(stored),
+        "h": SIDE,
+        "w": SIDE,
+        "scale": 1.0,
+        "shards": [entries["shard-00000.npy"] | {"rows": len(stored), "flip": entries["flip-00000.npy"]}],
+        "labels": entries["labels.npy"],
+        "splits": entries["splits.npy"],
+    }
+    (folder / "index.json").write_text(json.dumps(index))
+    manifest = folder / "manifest.json"
+    Manifest(stage="latents", name=folder.name, spec=spec, files=list(entries.values())).write(manifest)
+    return manifest
+
+
 def write_latents(
     folder: Path, *, seed: int = 0, channels: int = CHANNELS, codec: str = "test-codec", held_out: int = 0
 ) -> Path:
@@ -30,42 +60,25 @@ def write_latents(
 
     The training rows do not depend on the number of held-out rows after them.
     """
-    folder.mkdir(parents=True)
     draws = np.random.default_rng(seed)
     rows = ROWS + held_out
-    labels = (np.arange(rows) % CLASSES).astype(np.int32)
+    labels = np.arange(rows) % CLASSES
     pattern = draws.normal(size=(CLASSES, channels, SIDE, SIDE))
     mean = pattern[labels] + 0.1 * draws.normal(size=(rows, channels, SIDE, SIDE))
     moments = np.concatenate([mean, np.full_like(mean, -6.0)], axis=1).astype(np.float16)
-    arrays = {
-        "shard-00000.npy": moments,
-        "flip-00000.npy": moments[..., ::-1],
-        "labels.npy": labels,
-        "splits.npy": (np.arange(rows) >= ROWS).astype(np.uint8),
-    }
-    for name, array in arrays.items():
-        np.save(folder / name, np.ascontiguousarray(array))
-    entries = {entry["path"]: entry for entry in Manifest.entries(folder, [folder / name for name in arrays])}
-    index = {
-        "schema_version": 1,
-        "count": rows,
-        "z": channels,
-        "h": SIDE,
-        "w": SIDE,
-        "moments": "mean_logvar",
-        "scale": 1.0,
-        "codec": codec,
-        "tiles_digest": "none",
-        "classes": [f"class {label}" for label in range(CLASSES)],
-        "num_classes": CLASSES,
-        "shards": [entries["shard-00000.npy"] | {"rows": rows, "flip": entries["flip-00000.npy"]}],
-        "labels": entries["labels.npy"],
-        "splits": entries["splits.npy"],
-    }
-    (folder / "index.json").write_text(json.dumps(index))
-    manifest = folder / "manifest.json"
-    Manifest(stage="latents", name=folder.name, spec={"seed": seed}, files=list(entries.values())).write(manifest)
-    return manifest
+    return store_latents(
+        folder,
+        moments,
+        labels=labels,
+        splits=np.arange(rows) >= ROWS,
+        spec={"seed": seed},
+        z=channels,
+        moments="mean_logvar",
+        codec=codec,
+        tiles_digest="none",
+        classes=[f"class {label}" for label in range(CLASSES)],
+        num_classes=CLASSES,
+    )
 
 
 def small_run(**changes: Any) -> training.RunConfig:
@@ -75,7 +88,6 @@ def small_run(**changes: Any) -> training.RunConfig:
 
 
 def store_of(job: TrainingJob) -> CheckpointStore:
-    """Return the store of a job of the fixture `job`."""
     return CheckpointStore(next(job.paths.store.glob("small-*")))
 
 
@@ -85,12 +97,10 @@ def checkpoint(job: TrainingJob) -> CheckpointStore.Checkpoint:
 
 
 def hashes(job: TrainingJob) -> dict[str, str]:
-    """Return the hash of each file of the last checkpoint."""
     return {entry["path"]: entry["sha256"] for entry in checkpoint(job).files}
 
 
 def rows(job: TrainingJob) -> list[dict[str, float]]:
-    """Return the metrics of each step."""
     return read_metrics(store_of(job).folder / "metrics")
 
 
@@ -133,7 +143,6 @@ def tensors_of(job: TrainingJob, step: int | None = None) -> dict[str, Tensor]:
 
 
 def assert_equal(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
-    """Compare tensors bit by bit."""
     assert found.keys() == truth.keys()
     assert [name for name, value in truth.items() if not torch.equal(found[name], value)] == []
 

@@ -26,7 +26,6 @@ def inject(kind: str, *, at: int, image: int = 0, rank: int | None = None, times
 
 
 def heal() -> None:
-    """Remove all faults."""
     for (owner, name), value in TRUE.items():
         setattr(owner, name, value)
 
@@ -36,7 +35,6 @@ class _Fault:
         self.at, self.image, self.rank, self.times = at, image, rank, times
 
     def strikes(self, number: int, rank: int) -> bool:
-        """Return whether the fault affects this step and rank; count it."""
         if number != self.at or self.rank not in (None, rank) or self.times <= 0:
             return False
         self.times -= 1

@@ -83,7 +83,6 @@ def made(kind: Callable[[], nn.Module]) -> nn.Module:
 
 
 def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    """Return the complete batch of a step."""
     draws = torch.Generator().manual_seed(step)
     if isinstance(model, Pictures):
         return torch.randn(samples, 3, SIDE, SIDE, generator=draws), torch.randint(CLASSES, (samples,), generator=draws)

@@ -189,14 +189,6 @@ class TestOneTier:
         ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
         monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=ddr))
 
-    @pytest.mark.slow
-    def test_nothing_is_managed(self, wide, opened):
-        one = wide("store", until=2)
-        assert train(one, Group()) == DONE
-        assert opened == []
-        assert not (store_of(one).folder / PLAN_FILE).exists()
-        assert "stall_seconds" not in rows(one)[0]
-
     def test_asking_for_it_is_refused(self):
         with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_memory_gib"):
             TrainingMemory(training.MemoryConfig(automem="on"))

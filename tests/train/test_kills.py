@@ -28,7 +28,6 @@ def named_memory(pid: int) -> set[str]:
 
 @pytest.fixture
 def start(tmp_path, latents, job):
-    """Return a function that trains a store up to a step."""
     (tmp_path / "killed").mkdir()
 
     def start(name, until=STEPS, checkpoint_every=2):

@@ -101,8 +101,6 @@ def test_step_of_gradients_that_are_not_finite_is_refused_and_leaves_the_weights
 
 
 class Odd(nn.Module):
-    """Module with buffers of every type."""
-
     def __init__(self, *types: torch.dtype) -> None:
         super().__init__()
         self.layer = nn.Linear(2, 1)

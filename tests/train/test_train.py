@@ -64,20 +64,8 @@ def test_training_learns(job):
     assert train(settings, Group()) == DONE
     numbers = Manifest.read(settings.paths.out).numbers
     assert numbers["loss_last100"] < 0.97 * numbers["loss_first10"]
-    assert (
-        0.9 < numbers["initial_loss"] < 1.2
-    )  # a network that predicts 0: the variance of the noise, and a small bound
-
-
-@pytest.mark.slow
-def test_micro_batches_change_the_loss_by_rounding_only(job):
-    whole, parts = job("whole"), job("parts", micro_batch_size=3)
-    for one in (whole, parts):
-        train(one, Group())
-    a, b = rows(whole), rows(parts)
-    # A sum of 8 losses in another order has 8 roundings; five updates may amplify them, hence a generous factor of 100.
-    for left, right in zip(a, b, strict=True):
-        assert left["loss"] == pytest.approx(right["loss"], rel=100 * 8 * 2**-24)
+    # A network that predicts 0 has the variance of the noise, and a small bound.
+    assert 0.9 < numbers["initial_loss"] < 1.2
 
 
 def test_done_training_is_not_repeated(job):

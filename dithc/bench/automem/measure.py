@@ -1,6 +1,6 @@
 """Benchmark of AutoMem: training with less fast memory, less total memory or larger batches, and the memory pool.
 
-The parts `budget`, `file` and `largest-batch` start processes (`runs.py`), `pool` and `resident` run here (`steps.py`).
+The parts `budget`, `file` and `largest-batch` start processes (`training_runs.py`), `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable
@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dithc.bench.automem.settings import PARTS, AutoMemSettings
 from dithc.bench.automem.steps import pool_rows, resident_rows
-from dithc.bench.automem.training_runs import TrainingRuns
-from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.automem.training_runs import PARTS, AutoMemSettings, TrainingRuns
+from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.resume import MeasurementStopped, current_session
-from dithc.core.logging import get_logger, user_error
+from dithc.core.logging import get_logger
 from dithc.model import PRESETS
 
 log = get_logger(__name__)
@@ -57,16 +56,11 @@ def _check(settings: AutoMemSettings) -> None:
     require_among("bench --only", settings.only, PARTS)
     require_among("bench --model", [settings.model], PRESETS)
     require_among("bench --step-models", settings.step_models, PRESETS)
-
-    def refuse(argument: str, got: object, expected: str) -> None:
-        raise user_error(f"bench --{argument}", got=got, expected=expected, fix=f"correct --{argument}")
-
-    for argument in ("budget", "limit", "fast_share"):
-        if not 0 < getattr(settings, argument) < 1:
-            refuse(argument.replace("_", "-"), getattr(settings, argument), "a share between 0 and 1")
-    for argument, value in (("spill-gib", settings.spill_gib), ("memory", settings.memory_gib)):
-        if value <= 0:
-            refuse(argument, value, "more than 0 GiB")
+    for option, share in (("--budget", settings.budget), ("--limit", settings.limit)):
+        require(0 < share < 1, f"bench {option}", share, "a share between 0 and 1")
+    for option, size in (("--spill-gib", settings.spill_gib), ("--memory", settings.memory_gib)):
+        require(size > 0, f"bench {option}", size, "more than 0 GiB")
     require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)
-    if {"file", "largest-batch"} & set(settings.only) and not settings.folder.is_dir():
-        refuse("folder", settings.folder, "a folder on the disk for the file tier")
+    has_file_tier = bool({"file", "largest-batch"} & set(settings.only))
+    is_valid = settings.folder.is_dir() or not has_file_tier
+    require(is_valid, "bench --folder", settings.folder, "a folder on the disk for the file tier")

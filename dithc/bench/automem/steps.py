@@ -1,7 +1,6 @@
 """Interleaved steps of `dithc bench automem` in one process: with and without the pool, with and without AutoMem."""
 
 import resource
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
@@ -10,12 +9,11 @@ from typing import Any
 
 import torch
 
-from dithc.bench.automem.settings import AutoMemSettings
+from dithc.bench.automem.training_runs import AutoMemSettings
+from dithc.bench.environment import require_library
 from dithc.bench.step import variants
-from dithc.bench.timing import Timing, alternating, spread
-from dithc.core.logging import user_error
+from dithc.bench.timing import spread, take_turns
 from dithc.diffusion import Schedule
-from dithc.engine import native
 from dithc.engine.automem import AutoMem, Manager, get_manager
 from dithc.engine.memory import Pool, Tiers, TierSpec, output_pool, set_output_pool
 from dithc.model import DiT
@@ -79,9 +77,7 @@ def _managed(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> flo
 
 
 def _training(model: str, settings: AutoMemSettings) -> variants.Training:
-    if native.library() is None:
-        fix = "reinstall dithc; the pool requires its kernels"
-        raise user_error("bench automem", got=native.load_library().reason, expected="the compiled library", fix=fix)
+    require_library("bench automem")
     torch.manual_seed(settings.seed)
     made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
     batch = variants.Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
@@ -90,7 +86,18 @@ def _training(model: str, settings: AutoMemSettings) -> variants.Training:
 
 def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
     """Return one row per variant, with its time relative to the first variant in the same round."""
-    losses, seconds, faults = _take_turns(steps, warmup=settings.warmup, repeats=settings.repeats)
+    losses: dict[str, list[float]] = {name: [] for name in steps}
+    faults: dict[str, list[int]] = {name: [] for name in steps}
+
+    def run(name: str) -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        losses[name].append(steps[name]())
+        faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    runs = {name: partial(run, name) for name in steps}
+    with variants.quiet_choices():
+        take_turns(runs, repeats=settings.warmup)
+        seconds = take_turns(runs, repeats=settings.repeats)
     first = next(iter(steps))
     return [
         {
@@ -98,28 +105,10 @@ def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMe
             "model": model,
             "status": "ok",
             "seconds": seconds[name].to_dict(),
-            "page_faults": median(faults[name]),
+            "page_faults": median(faults[name][settings.warmup :]),
             "over_first": spread(seconds[name].ratios_to(seconds[first])),
             "losses": losses[name],
             "losses_identical": losses[name] == losses[first],
         }
         for name in steps
     ]
-
-
-def _take_turns(
-    steps: Mapping[str, Callable[[], float]], *, warmup: int, repeats: int
-) -> tuple[dict[str, list[float]], dict[str, Timing], dict[str, list[int]]]:
-    """Return the losses of all steps, and seconds and page faults of timed steps."""
-    losses: dict[str, list[float]] = {name: [] for name in steps}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    faults: dict[str, list[int]] = {name: [] for name in steps}
-    with variants.quiet_choices():
-        for turn, names in enumerate(alternating(list(steps), warmup + repeats)):
-            for name in names:
-                before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
-                losses[name].append(steps[name]())
-                if turn >= warmup:
-                    seconds[name].append(time.perf_counter() - begun)
-                    faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    return losses, {name: Timing(tuple(values)) for name, values in seconds.items()}, faults

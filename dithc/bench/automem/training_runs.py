@@ -1,22 +1,52 @@
 """Training runs of `dithc bench automem` in separate processes: with and without AutoMem, with and without a limit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dithc.bench.automem.settings import AutoMemSettings
 from dithc.bench.resume import MeasurementStopped
 from dithc.bench.timing import spread
-from dithc.bench.training import TrainingResult, TrainingVariant, interleaved, row_of, run_training, time_over
+from dithc.bench.training import (
+    RunSettings,
+    TrainingResult,
+    TrainingVariant,
+    interleaved,
+    row_of,
+    run_training,
+    time_over,
+)
 from dithc.core.logging import get_logger, progress, user_error
 
 log = get_logger(__name__)
+PARTS = ("budget", "file", "largest-batch", "pool", "resident")
 GIB, MIB = 1 << 30, 1 << 20
 UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
+FAST_SHARE = 0.75  # of the limit, for the fastest tier
 OFF = ("--automem", "off")
 PLAIN_WORDS = (*OFF, "--operators", "torch")
 PLAIN_ENVIRONMENT = {"DITHC_OUTPUT_POOL": "off"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoMemSettings(RunSettings):
+    """Settings of the AutoMem benchmark, described by `dithc bench automem --help`."""
+
+    only: tuple[str, ...] = PARTS
+    model: str = "DiT-XL/2"
+    batch: int = 8
+    budget: float = 0.4
+    limit: float = 0.6
+    folder: Path = Path()
+    spill_gib: float = 16.0
+    memory_gib: float = 24.0
+    most: int = 64
+    step_models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2")
+    repeats: int = 15
+    threads: int | None = None
+    warmup: int = 3
+    seed: int = 0
 
 
 class TrainingRuns:
@@ -57,12 +87,8 @@ class TrainingRuns:
         )
         rows = [automem_row(UNMANAGED, [bare]), automem_row(MANAGED, [managed])]
         rows[1]["losses_identical"] = managed.status == "ok" and same_training(first, managed)
-        return {
-            "unmanaged_peak_bytes": peak_of(first),
-            "limit_bytes": limit_bytes,
-            "how": managed.limit,
-            "rows": rows,
-        }
+        found = {"unmanaged_peak_bytes": peak_of(first), "limit_bytes": limit_bytes}
+        return found | {"how": managed.limit, "rows": rows}
 
     def largest_batch(self) -> dict[str, Any]:
         """Find the largest batch that fits into the limit: PyTorch alone, and AutoMem with a file and recomputation."""
@@ -105,7 +131,7 @@ class TrainingRuns:
 
     def _with_file(self, limit_bytes: int, *, before_bytes: int) -> tuple[str, ...]:
         """Return options for AutoMem with a fraction of the limit as its fastest tier, and a file tier."""
-        fast_bytes = int((limit_bytes - before_bytes) * self._settings.fast_share) // MIB * MIB
+        fast_bytes = int((limit_bytes - before_bytes) * FAST_SHARE) // MIB * MIB
         if fast_bytes <= 0:
             got = f"{limit_bytes / GIB:.2f} GiB, of which the bare process has {before_bytes / GIB:.2f}"
             raise user_error("memory limit", got=got, expected="space for training", fix="raise --memory or --limit")

@@ -1,9 +1,7 @@
 """Matrix products of other libraries under the linear layers of a model, for the paper's tables 3 and 4.
 
-`LIBRARIES` defines the discovery and call of each library, `EMULATED` the emulation of the Arm kernels on other CPUs.
-`make_linear` builds a linear layer from a library, `use_linear` installs it under a model. Only the products
-differ between libraries. A library that cannot multiply here returns a reason. To add a library, add a line to
-`libraries.LIBRARIES`.
+Only the products differ between libraries. A library that cannot multiply here returns a reason. To add a library, add
+a line to `libraries.LIBRARIES`.
 """
 
 from dithc.bench.gemm_libraries.libraries import EMULATED, LIBRARIES, GemmLibrary, describe_libraries

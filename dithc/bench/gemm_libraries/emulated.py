@@ -109,12 +109,9 @@ def _ask(request: bytes, size: int) -> bytes:
     if len(answer) < size:
         _server.cache_clear()
         status = server.wait()
-        raise user_error(
-            "the emulated kernels ended",
-            got=f"exit status {status} of {' '.join(map(str, server.args))}",  # type: ignore[arg-type]
-            expected="an answer to each product",
-            fix=f"remove {BUILD} and restart; see the output of the program above",
-        )
+        got = f"exit status {status} of {' '.join(map(str, server.args))}"  # type: ignore[arg-type]
+        fix = f"remove {BUILD} and restart; see the output of the program above"
+        raise user_error("the emulated kernels ended", got=got, expected="an answer to each product", fix=fix)
     return answer
 
 
@@ -138,12 +135,9 @@ def _built() -> Path:
         done = subprocess.run([*_cmake(), *words], capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            raise user_error(
-                "the Arm kernels cannot be built",
-                got=f"{' '.join(words)}: {' '.join(last)}",
-                expected="a program for 64-bit Arm",
-                fix="install the packages listed in .ci/run, or remove this platform",
-            )
+            got = f"{' '.join(words)}: {' '.join(last)}"
+            fix = "install the packages listed in .ci/run, or remove this platform"
+            raise user_error("the Arm kernels cannot be built", got=got, expected="a program for 64-bit Arm", fix=fix)
     return BUILD / "run_cases"
 
 

@@ -26,6 +26,7 @@ log = get_logger(__name__)
 SECONDS_PER_TIME = 0.005
 MIB = 1 << 20
 OURS = "hcops"
+Ceilings = Mapping[str, FmaRoofline | BandwidthRoofline | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     for name, dtype in product(settings.libraries, settings.dtypes):
         if libraries[name][dtype]:
             log.warning("skipping %s for %s: %s", name, dtype, libraries[name][dtype])
-    ceilings = _Ceilings(settings)
+    ceilings = _ceilings(settings)
     rows = []
     with hcops.use(settings.backend) if settings.backend else nullcontext():
         with progress(total=len(wanted), label="bench ops", unit="case") as bar:
@@ -77,7 +78,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         "bench": "ops",
         "settings": asdict(settings) | {"threads": torch.get_num_threads()},
         "groups": summaries(rows),
-        "ceilings": ceilings.summary(rows),
+        "ceilings": _rates(rows),
         "team": team_facts(),
         "libraries": libraries,
         "out_of_cache": {
@@ -92,36 +93,34 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     }
 
 
-class _Ceilings:
-    """Ceilings of this run, built once because their arrays are large."""
-
-    def __init__(self, settings: OpsSettings) -> None:
-        self._multiply_add: dict[str, FmaRoofline | None] = {
-            dtype: multiply_add_ceiling(dtype) for dtype in settings.dtypes
-        }
-        self._copy = BandwidthRoofline(settings.size_bytes) if set(settings.ops) & set(MEMORY_BOUND) else None
-
-    def of(self, case: OperatorCase) -> FmaRoofline | BandwidthRoofline | None:
-        """Return the ceiling of `case`, or None without the library that measures it."""
-        return self._multiply_add[case.dtype] if case.limit == "multiply_add" else self._copy
-
-    def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Summarize each ceiling over all its rounds, in operations or bytes per second."""
-        rates: dict[str, list[float]] = {}
-        for row in rows:
-            if row["ceiling"]:
-                rates.setdefault(row["ceiling"]["name"], []).extend(row["ceiling"]["per_second"]["rounds"])
-        return {name: spread(values) for name, values in rates.items()}
+def _ceilings(settings: OpsSettings) -> Ceilings:
+    """Return the ceilings of this run, built once because their arrays are large; None without the library."""
+    found: dict[str, FmaRoofline | BandwidthRoofline | None] = {
+        f"multiply_add {dtype}": multiply_add_ceiling(dtype) for dtype in settings.dtypes
+    }
+    return found | ({"copy": BandwidthRoofline(settings.size_bytes)} if set(settings.ops) & set(MEMORY_BOUND) else {})
 
 
-def _measure(case: OperatorCase, ceilings: _Ceilings, repeats: int) -> dict[str, Any]:
-    ceiling = ceilings.of(case)
+def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Summarize each ceiling over all its rounds, in operations or bytes per second."""
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        if row["ceiling"]:
+            rates.setdefault(row["ceiling"]["name"], []).extend(row["ceiling"]["per_second"]["rounds"])
+    return {name: spread(values) for name, values in rates.items()}
+
+
+def _measure(case: OperatorCase, ceilings: Ceilings, repeats: int) -> dict[str, Any]:
+    limiting = "copy" if case.limit == "copy" else f"multiply_add {case.dtype}"
+    ceiling, limit = ceilings[limiting], None
     runs: dict[str, Run] = {f"{way} {part}": run for way, parts in case.ways.items() for part, run in parts.items()}
     with autocast_context(case.dtype):
         loops = loops_for(runs, seconds=SECONDS_PER_TIME)
         timings = take_turns(runs | ({"ceiling": ceiling} if ceiling else {}), repeats=repeats, loops=loops)
     totals = {way: reduce(add, (timings[f"{way} {part}"] for part in parts)) for way, parts in case.ways.items()}
-    limit = _ceiling_rates(case, ceiling, timings.get("ceiling"))
+    if ceiling:
+        rates = spread([ceiling.work / seconds for seconds in timings["ceiling"].seconds])
+        limit = {"name": limiting, "unit": ceiling.unit, "per_second": rates}
     return {
         "op": case.op,
         "group": case.group,
@@ -145,18 +144,6 @@ def _measure(case: OperatorCase, ceilings: _Ceilings, repeats: int) -> dict[str,
             for way, total in totals.items()
             if way != OURS
         },
-    }
-
-
-def _ceiling_rates(
-    case: OperatorCase, ceiling: FmaRoofline | BandwidthRoofline | None, timing: Timing | None
-) -> dict[str, Any] | None:
-    if ceiling is None or timing is None:
-        return None
-    return {
-        "name": "copy" if case.limit == "copy" else f"multiply_add {case.dtype}",
-        "unit": ceiling.unit,
-        "per_second": spread([ceiling.work / seconds for seconds in timing.seconds]),
     }
 
 

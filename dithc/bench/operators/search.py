@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dithc.bench.environment import prepare_threads, require_at_least
+from dithc.bench.environment import prepare_threads, require_at_least, require_library
 from dithc.bench.operators.cases import our_linear_run
 from dithc.bench.operators.settings import autocast_context
 from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, all_layers
@@ -22,7 +22,7 @@ from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, loops_for, take_turns
 from dithc.core.artifacts import atomic_write, outputs
 from dithc.core.logging import get_logger, progress, user_error
-from dithc.engine import hcops, native
+from dithc.engine import hcops
 from dithc.engine.hcops import tuning
 from dithc.engine.native import contexts
 from dithc.model import DiT
@@ -62,9 +62,7 @@ class TuneSettings:
 def tune(settings: TuneSettings) -> dict[str, Any]:
     """Search, write the tuning file, and return the result."""
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
-    if native.library() is None:
-        fix = "reinstall dithc; only the C kernels can be tuned"
-        raise user_error("tune: C kernels", got=native.load_library().reason, expected="the compiled library", fix=fix)
+    require_library("tune: C kernels")
     prepare_threads(settings.threads)
     if os.getloadavg()[0] > LARGEST_LOAD:
         log.warning(

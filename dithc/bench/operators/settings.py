@@ -3,14 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dithc.bench.rooflines import Precision
-from dithc.engine.memory import Pool
+from dithc.bench.rooflines import Precision, pool
 
 TYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -47,12 +45,6 @@ def autocast_context(dtype: Precision, device: str = "cpu") -> AbstractContextMa
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     """Return normal values that depend only on shape and seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-@cache
-def pool() -> Pool:
-    """Return the huge-page pool of operator outputs, touched in advance."""
-    return Pool()
 
 
 def as_output(tensor: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
 """Benchmark of `hcops.patch` on third-party models: a training step, plain, compiled and patched, interleaved.
 
-`reference_models` contains models with the structure of third-party
-models, `third_party_models` builds models of timm, diffusers and transformers if these are installed. Every variant trains a
-separate copy of one model with torch's default AdamW. An unavailable model or variant is a row with its reason.
-Gradients of the patched copy and of plain torch are compared with float64. To add a model, add a function to `reference_models`
-or `third_party_models` and a line to `measure.MODELS`.
+Every variant trains a separate copy of one model with torch's default AdamW. An unavailable model or variant is a row
+with its reason. Gradients of the patched copy and of plain torch are compared with float64. To add a model, add a
+function to `reference_models` or `third_party_models` and a line to `measure.MODELS`.
 """
 
 from dithc.bench.patching.measure import PatchSettings, bench_patch

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dithc.bench.environment import require
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.runners import SEED
 from dithc.bench.sampling.variants import BASE, WHOLE, SamplingVariant
-from dithc.core.logging import user_error
 from dithc.engine.comm import Group
 from dithc.engine.numa import peak_rss_bytes, reset_peak_rss
 from dithc.latents import Codec, codecs
@@ -35,17 +35,17 @@ OURS = {"downsampling_factor": 4, "latent_channels": 4, "encoder_blocks": 1, "de
 
 
 WAYS = (
-    SamplingVariant(name=BASE, what="one rank with its cores decodes the image", where="first"),
-    SamplingVariant(name=WHOLE, what="one process with the cores of all ranks decodes the image", where="alone"),
+    SamplingVariant(BASE, "first", "one rank with its cores decodes the image"),
+    SamplingVariant(WHOLE, "alone", "one process with the cores of all ranks decodes the image"),
     SamplingVariant(
-        name=BY_ROWS,
-        what="all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
-        where="ranks",
+        BY_ROWS,
+        "ranks",
+        "all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
     ),
     SamplingVariant(
-        name=APART,
-        what="for comparison: all ranks decode their rows as separate images without communication; the image differs",
-        where="ranks",
+        APART,
+        "ranks",
+        "for comparison: all ranks decode their rows as separate images without communication; the image differs",
     ),
 )
 
@@ -125,18 +125,9 @@ class Decoder:
 def check(size: int, width: int, *, ranks: int) -> None:
     """Raise UserError if no decoder supports a side or width, or if there are fewer latent rows than ranks."""
     least = LARGEST_FACTOR * ranks
-    if size != 0 and (size % LARGEST_FACTOR or size < least):
-        raise user_error(
-            "bench sampling --decode-size",
-            got=size,
-            expected=f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} "
-            "ranks",
-            fix="correct --decode-size, or set it to 0 to skip decoding",
-        )
-    if width < 1 or width != math.gcd(width, 1 << 12):
-        raise user_error(
-            "bench sampling --decode-width",
-            got=width,
-            expected="a power of two up to 4096, such as 32 or Stable Diffusion's 128",
-            fix="correct --decode-width",
-        )
+    is_valid = size == 0 or (size % LARGEST_FACTOR == 0 and size >= least)
+    expected = f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} ranks"
+    require(is_valid, "bench sampling --decode-size", size, expected)
+    is_valid = width >= 1 and width == math.gcd(width, 1 << 12)
+    expected = "a power of two up to 4096, such as 32 or Stable Diffusion's 128"
+    require(is_valid, "bench sampling --decode-width", width, expected)

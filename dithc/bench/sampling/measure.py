@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal
 
-from dithc.bench.environment import circumstances, require_among, require_at_least
+from dithc.bench.environment import circumstances, require, require_among, require_at_least
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.sampling import decoders
 from dithc.bench.sampling.comparison import compare_and_time, rows, shown
@@ -45,12 +45,9 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
     machine = discover_machine()
     cpus = settings.cpus or len(machine.visible_cores) // settings.ranks
     if cpus < 1:
-        raise user_error(
-            "bench sampling --ranks",
-            got=f"{settings.ranks}, on {len(machine.visible_cores)} core(s)",
-            expected="at least one core per rank",
-            fix="lower --ranks, or set --cpus for ranks that share cores",
-        )
+        got = f"{settings.ranks}, on {len(machine.visible_cores)} core(s)"
+        fix = "lower --ranks, or set --cpus for ranks that share cores"
+        raise user_error("bench sampling --ranks", got=got, expected="at least one core per rank", fix=fix)
     decoders.check(settings.decode_size, settings.decode_width, ranks=settings.ranks)
     chosen = named([BASE, *settings.contenders])
     measured: list[dict[str, Any]] = []
@@ -95,9 +92,8 @@ def _checked(settings: SamplingSettings) -> list[SamplingCase]:
     require_at_least(settings, "bench sampling", ranks=2, rounds=1, warmup=1, cpus=1, steps=1, guidance=1)
     require_among("bench sampling --dtypes", settings.dtypes, ("fp32", "bf16"))
     require_among("bench sampling --contenders", settings.contenders, [one.name for one in CONTENDERS])
-    if settings.steps > TRAINED_STEPS or not settings.tokens:
-        got, expected = f"{settings.steps} steps, tokens {settings.tokens}", f"1 to {TRAINED_STEPS} steps, and tokens"
-        raise user_error("bench sampling --steps, --tokens", got=got, expected=expected, fix="correct these options")
+    require(settings.steps <= TRAINED_STEPS, "bench sampling --steps", settings.steps, f"1 to {TRAINED_STEPS}")
+    require(bool(settings.tokens), "bench sampling --tokens", "none", "square numbers, such as 256, 1024, 4096")
     common: dict[str, Any] = {"model": settings.model, "overrides": settings.overrides, "steps": settings.steps}
     combinations = product(settings.tokens, settings.dtypes, settings.guidance)
     cells = [

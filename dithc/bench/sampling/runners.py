@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dithc import diffusion
+from dithc.bench.environment import require
 from dithc.config import training
-from dithc.core.logging import user_error
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDenoiser, SamplingGroup
 
@@ -51,13 +51,8 @@ class SamplingCase:
 def config_of(cell: SamplingCase) -> DiTConfig:
     """Return the network configuration of a cell without allocating weights."""
     side = math.isqrt(max(cell.tokens, 0))
-    if cell.tokens < 1 or side * side != cell.tokens:
-        raise user_error(
-            "bench sampling --tokens",
-            got=cell.tokens,
-            expected="square numbers, such as 256, 1024, 4096",
-            fix="correct --tokens",
-        )
+    is_valid = cell.tokens >= 1 and side * side == cell.tokens
+    require(is_valid, "bench sampling --tokens", cell.tokens, "square numbers, such as 256, 1024, 4096")
     with torch.device("meta"):
         patch = DiT.from_preset(cell.model, **cell.overrides).config.patch_size
         return DiT.from_preset(cell.model, **{**cell.overrides, "input_size": side * patch}).config

@@ -19,20 +19,20 @@ Where = Literal["first", "every", "ranks", "alone"]
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SamplingVariant:
     """Variant of sampling or decoding, and the processes that run it.
 
     Attributes:
-        what: description for the result.
         where: processes that run it.
+        what: description for the result.
         degrees: parallel degrees by number of ranks, for ranks that sample together.
         cache: cache across the steps of an image; a single step is then not measured.
     """
 
     name: str
-    what: str
     where: Where
+    what: str
     degrees: Callable[[int], ParallelDegrees] | None = None
     cache: Cache = None
 
@@ -72,64 +72,51 @@ class SamplingVariant:
 
 BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
 CONTENDERS = (
+    SamplingVariant(BASE, "first", "one rank with its cores, other ranks idle: baseline of the speedups"),
+    SamplingVariant(WHOLE, "alone", "one process with the cores of all ranks: the alternative without partition"),
     SamplingVariant(
-        name=BASE,
-        what="one rank with its cores, other ranks idle: baseline of the speedups",
-        where="first",
+        CEILING, "every", "one image per rank simultaneously, without communication: upper limit of the machine"
     ),
     SamplingVariant(
-        name=WHOLE,
-        what="one process with the cores of all ranks: the alternative without partition",
-        where="alone",
-    ),
-    SamplingVariant(
-        name=CEILING,
-        what="one image per rank simultaneously, without communication: upper limit of the machine",
-        where="every",
-    ),
-    SamplingVariant(
-        name="cfg",
-        what="the two guidance branches in parallel; with more than two ranks, tokens in shared memory within each "
+        "cfg",
+        "ranks",
+        "the two guidance branches in parallel; with more than two ranks, tokens in shared memory within each "
         "branch; data combined in shared memory does not count as sent",
-        where="ranks",
-        degrees=lambda ranks: ParallelDegrees(cfg=2, shared=max(1, ranks // 2)),
+        lambda ranks: ParallelDegrees(cfg=2, shared=max(1, ranks // 2)),
     ),
     SamplingVariant(
-        name="shared-kv",
-        what="partitioned tokens, with keys and values in shared memory, which do not count as sent",
-        where="ranks",
-        degrees=lambda ranks: ParallelDegrees(shared=ranks),
+        "shared-kv",
+        "ranks",
+        "partitioned tokens, with keys and values in shared memory, which do not count as sent",
+        lambda ranks: ParallelDegrees(shared=ranks),
     ),
     SamplingVariant(
-        name="ulysses",
-        what="partitioned tokens, by messages: during attention each rank has all tokens of some heads; messages of "
+        "ulysses",
+        "ranks",
+        "partitioned tokens, by messages: during attention each rank has all tokens of some heads; messages of "
         "a rank to itself count as sent",
-        where="ranks",
-        degrees=lambda ranks: ParallelDegrees(ulysses=ranks),
+        lambda ranks: ParallelDegrees(ulysses=ranks),
     ),
     SamplingVariant(
-        name="ring",
-        what="partitioned tokens, by messages: keys and values are passed along the ring; rounding differs from one "
-        "rank",
-        where="ranks",
-        degrees=lambda ranks: ParallelDegrees(ring=ranks),
+        "ring",
+        "ranks",
+        "partitioned tokens, by messages: keys and values are passed along the ring; rounding differs from one rank",
+        lambda ranks: ParallelDegrees(ring=ranks),
     ),
     SamplingVariant(
-        name=DIFFUSERS,
-        what="diffusers' DiTPipeline with the same weights, one process with the cores of all ranks",
-        where="alone",
+        DIFFUSERS, "alone", "diffusers' DiTPipeline with the same weights, one process with the cores of all ranks"
     ),
     SamplingVariant(
-        name="taylor-3",
-        what="one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
-        where="first",
+        "taylor-3",
+        "first",
+        "one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
         cache=training.TaylorCacheConfig(kind="taylor", interval=3, order=1),
     ),
     SamplingVariant(
-        name="first-block",
-        what="one rank, approximate: the first block runs in every step, the other blocks if its contribution "
+        "first-block",
+        "first",
+        "one rank, approximate: the first block runs in every step, the other blocks if its contribution "
         "changed by 5 %",
-        where="first",
         cache=training.FirstBlockCacheConfig(kind="first-block"),
     ),
 )

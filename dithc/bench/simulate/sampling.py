@@ -8,6 +8,7 @@ T tokens, p side of a patch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -45,11 +46,8 @@ def predict(settings: SimulationSettings, sampling: Sampling) -> dict[str, Any]:
     Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
     curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
-    return {
-        "machine": described(settings, machine, ranks_a_node),
-        "sampling": asdict(sampling),
-        "curves": curves,
-    }
+    head = described(settings, machine, ranks_a_node)
+    return {"machine": head, "sampling": asdict(sampling), "curves": curves}
 
 
 def _of_model(
@@ -145,7 +143,8 @@ def table(result: Mapping[str, Any]) -> str:
             )
         if further:
             last = points[-1]
-            lines.append(f"  {last['ranks']} ranks are enough: {_nodes(further)} take the same {last['seconds']:.4g} s")
+            nodes = ", ".join(str(point["nodes"]) for point in further)
+            lines.append(f"  {last['ranks']} ranks are enough: {nodes} nodes take the same {last['seconds']:.4g} s")
         lines += ["", f"on {points[-1]['ranks']} ranks:", *points[-1]["table"]]
     return "\n".join(lines)
 
@@ -154,12 +153,5 @@ def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, An
     """Split the points after the first from which more nodes change nothing."""
     last = points[-1]
     same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]
-    enough = len(points) - 1
-    while enough > 0 and same[enough - 1]:
-        enough -= 1
+    enough = len(points) - len(list(takewhile(bool, reversed(same))))
     return points[: enough + 1], points[enough + 1 :]
-
-
-def _nodes(points: Sequence[Mapping[str, Any]]) -> str:
-    numbers = [str(point["nodes"]) for point in points]
-    return f"{', '.join(numbers)} nodes"

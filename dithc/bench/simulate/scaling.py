@@ -78,7 +78,7 @@ class Point:
         exposed_seconds: part of `seconds` in which all ranks wait for sums.
         straggling_seconds: part in which the slowest rank computes longer than an average rank.
         exchange_seconds: time with an active sum.
-        wait_of_bucket: mean seconds of an average rank inside the sum of a bucket.
+        wait_of_bucket_seconds: mean seconds of an average rank inside the sum of a bucket.
     """
 
     nodes: int
@@ -88,7 +88,7 @@ class Point:
     exposed_seconds: float
     straggling_seconds: float
     exchange_seconds: float
-    wait_of_bucket: float
+    wait_of_bucket_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class Scenario:
             exposed_seconds=fmean(step.exposed_seconds for step in steps) + gathering,
             straggling_seconds=fmean((plan.before + plan.backward) * (factor - 1) for factor in slowest),
             exchange_seconds=sum(plan.exchange) * (2 if self.method.zero1 else 1),
-            wait_of_bucket=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
+            wait_of_bucket_seconds=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
         )
 
     def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch_size: int | None = None) -> list[Point]:
@@ -171,20 +171,7 @@ class Scenario:
         """Return the simulated curve for JSON, or no curve without points."""
         points = self.points(nodes, mode=mode, global_batch_size=global_batch_size)
         rows = [
-            point_row(
-                self.model,
-                nodes=point.nodes,
-                ranks=point.ranks,
-                images=point.images,
-                seconds=point.seconds,
-                efficiency=efficiency,
-                exposed_seconds=point.exposed_seconds,
-            )
-            | {
-                "straggling_seconds": point.straggling_seconds,
-                "exchange_seconds": point.exchange_seconds,
-                "wait_of_bucket_seconds": point.wait_of_bucket,
-            }
+            point_row(self.model, efficiency=efficiency, **asdict(point))
             for point, efficiency in zip(points, efficiencies(points), strict=True)
         ]
         head: dict[str, Any] = {"label": self.method.label, "kind": "simulated", "model": self.model.name, "mode": mode}
@@ -217,6 +204,7 @@ def point_row(
     seconds: float,
     efficiency: float,
     exposed_seconds: float | None,
+    **more: float,
 ) -> dict[str, Any]:
     """Return a point of a curve for JSON; `linear_flops_per_second` omits attention."""
     return {
@@ -228,4 +216,5 @@ def point_row(
         "flops_per_second": model.flops.training_total * images / seconds,
         "linear_flops_per_second": model.flops.training_linear * images / seconds,
         "images_per_step": images,
+        **more,
     }

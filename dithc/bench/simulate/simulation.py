@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dithc.bench.environment import require, require_among
 from dithc.bench.simulate import paper_scaling
 from dithc.bench.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.bench.simulate.measured_step import measured_curve, read_measured
@@ -98,12 +99,9 @@ def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[d
         for batch in batches:
             curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch_size=batch)
     if not curves:
-        raise user_error(
-            "no point can be simulated",
-            got=f"{settings.nodes} nodes for {settings.global_batches} images",
-            expected="at least one image per rank",
-            fix="set fewer nodes or more images",
-        )
+        got = f"{settings.nodes} nodes for {settings.global_batches} images"
+        expected = "at least one image per rank"
+        raise user_error("no point can be simulated", got=got, expected=expected, fix="set fewer nodes or more images")
     if isinstance(settings.step, Path) and settings.mode == "weak":
         model = scenario["model"]
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
@@ -138,13 +136,8 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
     if isinstance(settings.step, Path):
         measured = read_measured(settings.step, model)
         seconds, images, source = measured.seconds, measured.images, f"measured: {settings.step}"
-        if settings.images_per_node not in (None, images):
-            raise user_error(
-                "--images-per-node with a measured step",
-                got=settings.images_per_node,
-                expected=f"{images}, from {settings.step}",
-                fix="remove --images-per-node",
-            )
+        is_valid = settings.images_per_node in (None, images)
+        require(is_valid, "simulate --images-per-node", settings.images_per_node, f"{images}, as in {settings.step}")
     elif settings.step is not None:
         seconds, source = settings.step, "given"
     else:
@@ -158,33 +151,21 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
                 fix="add --step",
             )
         seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
-    if settings.fixed_seconds >= seconds:
-        expected = f"less than the step of {seconds:g} s"
-        raise user_error(
-            "--fixed-seconds", got=settings.fixed_seconds, expected=expected, fix="correct --fixed-seconds"
-        )
+    is_valid = settings.fixed_seconds < seconds
+    require(is_valid, "--fixed-seconds", settings.fixed_seconds, f"less than the step of {seconds:g} s")
     log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
     return ComputeTime(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
 
 
 def _check(settings: SimulationSettings) -> None:
-    def refuse(what: str, got: object, expected: str) -> None:
-        raise user_error(f"simulate {what}", got=got, expected=expected, fix=f"correct {what}")
-
-    for option, names, known in (
-        ("--collectives", settings.collectives, COLLECTIVES),
-        ("--wire", settings.wires, tuple(WIRE_BYTES)),
-    ):
-        if not names or not set(names) <= set(known):
-            refuse(option, names, f"of {', '.join(known)}")
-    if isinstance(settings.step, float | int) and len(settings.models) > 1:
-        refuse(
-            "--step",
-            f"{settings.step} for {', '.join(settings.models)}",
-            "seconds of one model, or a file with a step of each",
-        )
-    if not settings.models or len(set(settings.models)) < len(settings.models):
-        refuse("--models", ",".join(settings.models), "presets, each once")
+    require_among("simulate --collectives", settings.collectives, COLLECTIVES)
+    require_among("simulate --wire", settings.wires, WIRE_BYTES)
+    models = ", ".join(settings.models)
+    is_valid = not isinstance(settings.step, float | int) or len(settings.models) == 1
+    expected = "seconds of one model, or a file with a step of each"
+    require(is_valid, "simulate --step", f"{settings.step} for {models}", expected)
+    is_valid = 0 < len(settings.models) == len(set(settings.models))
+    require(is_valid, "simulate --models", models, "presets, each once")
 
 
 def _check_paper(settings: SimulationSettings, machine: Machine, ranks: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from dithc.bench.energy import images_per_joule
-from dithc.bench.environment import GIGA, circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.environment import GIGA, circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.rooflines import (
     GEMM_SIZE,
     BandwidthRoofline,
@@ -123,9 +123,8 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
 
 def _check(settings: StepSettings) -> None:
     require_among("bench --compare", settings.compare, CONTENDERS)
-    if len(set(settings.compare)) < len(settings.compare):
-        got, expected = ",".join(settings.compare), "each variant at most once"
-        raise user_error("bench --compare", got=got, expected=expected, fix="correct --compare")
+    is_valid = len(set(settings.compare)) == len(settings.compare)
+    require(is_valid, "bench --compare", ",".join(settings.compare), "each variant at most once")
     require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise user_error(

@@ -7,11 +7,9 @@ from dithc.bench.collectives import collectives_summary
 from dithc.bench.environment import GIGA
 from dithc.bench.step import loss_curves
 from dithc.bench.tables.automem import automem_summary
-from dithc.bench.tables.patch import patch_summary
 from dithc.bench.tables.sampling import sampling_summary
 from dithc.bench.tables.scaling import scaling_summary
-from dithc.bench.tables.step import step_summary
-from dithc.bench.tables.stepwise import stepwise_summary
+from dithc.bench.tables.step import patch_summary, step_summary, stepwise_summary
 from dithc.bench.tables.strategies import strategies_summary
 from dithc.bench.time_to_quality import quality_summary
 from dithc.core.summaries import Measurement, Table, percent, rounded, short, with_deviation

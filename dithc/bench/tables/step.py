@@ -1,4 +1,4 @@
-"""Summary of `dithc bench step`: a training step by variant, and the ceilings of the machine."""
+"""Summaries of training steps: `dithc bench step` by variant, `stepwise` by component, `patch` of other models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ HEAD = [
     *("Variant", "s per step", "dithc is faster by", "Images/s", "GFLOP/s", "Linear layers alone", "Of FMA peak"),
     *("Of the matrix ceiling", "Peak memory of a step"),
 ]
+STAGES = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
 CEILINGS = {"multiply_add": "FMA", "gemm": "matrix product of PyTorch", "copy": "copy"}
 
 
@@ -42,3 +43,54 @@ def _row(row: Mapping[str, Any]) -> list[str]:
         *(percent((row[name] or {}).get("median")) for name in ("share_of_peak", "share_of_gemm_ceiling")),
         gib(row["peak_above_start_bytes"]),
     ]
+
+
+def stepwise_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize the stages, and the differences of their losses."""
+    settings, ranks, stages = result["settings"], result["ranks"], result["stages"]
+    measured = [row for row in stages if row["status"] == "ok"]
+    notes = [f"{row['label']}: {row['status']}: {row['reason']}" for row in stages if row["status"] != "ok"]
+    if measured and all(row["speedup"] is None for row in measured):
+        notes.append("no speedup: the baseline was left out, or failed")
+    found = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
+    if found:
+        notes.append(f"losses differ by at most {max(found):.1e} of their size, because kernels round differently")
+    return Measurement(
+        title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) × {ranks['cpus']} "
+        f"thread(s), medians of {settings['rounds']} interleaved runs of {settings['steps']} steps",
+        tables=[Table(title="Speedup by stage", head=STAGES, rows=[_stage(row) for row in stages], texts=2)],
+        notes=notes,
+    )
+
+
+def _stage(row: Mapping[str, Any]) -> list[str]:
+    if row["status"] != "ok":
+        return [row["label"], row["what"], row["status"], *[ABSENT] * (len(STAGES) - 3)]
+    numbers = (with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))
+    return [row["label"], row["what"], *numbers, f"{row['page_faults']:,.0f}"]
+
+
+def patch_summary(result: Mapping[str, Any]) -> Measurement:
+    """Summarize step times, speedups, gradient errors and served calls of each model and type."""
+    settings = result["settings"]
+    over = settings["compare"]
+    head = ["Model", "Type", *(f"{way} s" for way in (*over, "patched")), *(f"Over {way}" for way in over)]
+    rows, notes = [], []
+    for case in result["cases"]:
+        seconds, ratios = case.get("seconds", {}), case.get("speedup_of_patched_over", {})
+        times = [with_deviation(seconds.get(way)) for way in (*over, "patched")]
+        gains = [with_deviation(ratios.get(way)) for way in over]
+        off, served = [ABSENT] * 2, ABSENT
+        if case["status"] == "ok":
+            off = [f"{case['gradients_off'][way]:.1e}" for way in ("eager", "patched")]
+            served = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
+        rows.append([case["model"], case["dtype"], *times, *gains, *off, served])
+        reasons = {"not here": case["why"]} if case["status"] == "not here" else case["failures"]
+        notes += [f"{case['model']} {case['dtype']}: {name}: {why}" for name, why in reasons.items()]
+    head += ["Gradient error of eager", "Of patched", "Served types of calls"]
+    return Measurement(
+        title=f"A training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
+        f"{settings['repeats']} rounds",
+        tables=[Table(title="Training steps of patched models", head=head, rows=rows, texts=2)],
+        notes=notes,
+    )

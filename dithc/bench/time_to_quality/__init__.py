@@ -13,23 +13,8 @@ is reported as a bound.
 Extending: add a variant as a run of the experiment file, and a value of a point as a field of `result.Point`.
 """
 
-from dithc.bench.time_to_quality.plan import (
-    ComparisonPlan,
-    calibrated_seconds,
-    calibrated_steps,
-    evaluation_name,
-    evaluation_steps,
-    run_name,
-)
+from dithc.bench.time_to_quality import plan
+from dithc.bench.time_to_quality.plan import ComparisonPlan, calibrated_seconds, calibrated_steps
 from dithc.bench.time_to_quality.result import compare_runs, quality_summary
 
-__all__ = [
-    "ComparisonPlan",
-    "calibrated_seconds",
-    "calibrated_steps",
-    "compare_runs",
-    "evaluation_name",
-    "evaluation_steps",
-    "quality_summary",
-    "run_name",
-]
+__all__ = ["ComparisonPlan", "calibrated_seconds", "calibrated_steps", "compare_runs", "plan", "quality_summary"]

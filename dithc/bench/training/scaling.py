@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, spread
 from dithc.bench.training.run import RunSettings, TrainingResult, TrainingVariant, interleaved, row_of, run_training
 from dithc.config import training
-from dithc.core.logging import get_logger, progress, user_error
+from dithc.core.logging import get_logger, progress
 from dithc.engine.hardware import Machine as Node
 from dithc.model import PRESETS, DiTConfig, Flops, flops_per_image
 
@@ -223,10 +223,8 @@ def _run(contender: TrainingVariant, *, model: str, settings: ScalingSettings, p
 def _check(settings: ScalingSettings) -> None:
     require_among("bench --models", settings.models, PRESETS)
     require_at_least(settings, rounds=1, warmup=2, steps=1, batch=1, ranks=1)
-    if list(settings.ranks) != sorted(set(settings.ranks)):
-        got = ",".join(map(str, settings.ranks))
-        raise user_error("bench --ranks", got=got, expected="ascending numbers, each once", fix="correct --ranks")
+    is_valid = list(settings.ranks) == sorted(set(settings.ranks))
+    require(is_valid, "bench --ranks", ",".join(map(str, settings.ranks)), "ascending numbers, each once")
     for count in settings.ranks:
-        if settings.images(count) % count:
-            got = f"{settings.batch} images on {count} ranks"
-            raise user_error("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
+        is_valid = settings.images(count) % count == 0
+        require(is_valid, "bench --batch", f"{settings.batch} images on {count} ranks", "equal shares")

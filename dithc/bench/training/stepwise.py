@@ -15,7 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.environment import (
+    circumstances,
+    prepare_threads,
+    require,
+    require_among,
+    require_at_least,
+    require_library,
+)
 from dithc.bench.resume import current_session
 from dithc.bench.training.run import (
     RunSettings,
@@ -27,7 +34,6 @@ from dithc.bench.training.run import (
     time_over,
 )
 from dithc.core.logging import get_logger, progress, user_error
-from dithc.engine import native
 from dithc.engine.hardware import Machine
 from dithc.engine.hcops import tuning
 from dithc.model import PRESETS
@@ -230,9 +236,6 @@ def _check(settings: StepwiseSettings) -> None:
     require_among("bench --model", [settings.model], PRESETS)
     require_among("bench --stages", settings.stages, NAMES)
     require_at_least(settings, rounds=1, warmup=2, steps=1, ranks=1, batch=1)
-    if settings.batch % settings.ranks:
-        got = f"{settings.batch} images on {settings.ranks} ranks"
-        raise user_error("bench --batch", got=got, expected="equal shares", fix="correct --batch or --ranks")
-    if native.library() is None:
-        fix = "reinstall dithc; all stages after the baseline need its kernels"
-        raise user_error("bench stepwise", got=native.load_library().reason, expected="the compiled library", fix=fix)
+    is_valid = settings.batch % settings.ranks == 0
+    require(is_valid, "bench --batch", f"{settings.batch} images on {settings.ranks} ranks", "equal shares")
+    require_library("bench stepwise")

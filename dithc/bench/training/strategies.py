@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dithc.bench.child_process import message_counter, sum_of
-from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
+from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.training.run import (
     RunSettings,
     TrainingResult,
@@ -23,7 +23,7 @@ from dithc.bench.training.run import (
     time_over,
 )
 from dithc.config import MachineConfig, training
-from dithc.core.logging import get_logger, progress, user_error
+from dithc.core.logging import get_logger, progress
 from dithc.engine.hardware import Machine as Node
 from dithc.engine.numa import available_bytes
 
@@ -156,7 +156,6 @@ def _limit_bytes(settings: StrategiesSettings) -> int | None:
 
 def _check(settings: StrategiesSettings) -> None:
     require_among("bench --strategies", settings.strategies, KNOWN)
-    if settings.memory_limit_gib is not None and settings.memory_limit_gib <= 0:
-        given = settings.memory_limit_gib
-        raise user_error("bench --memory-limit", got=given, expected="more than 0 GiB", fix="correct --memory-limit")
+    limit = settings.memory_limit_gib
+    require(limit is None or limit > 0, "bench --memory-limit", limit, "more than 0 GiB")
     require_at_least(settings, rounds=1, warmup=2, steps=1, batches=1)

@@ -2,7 +2,8 @@
 
 import argparse
 import ast
-from collections.abc import Callable, Iterable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, get_origin
 STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
 STOPPED, INTERRUPTED = 75, 130  # exit statuses: stopped and saved, must be rerun; Ctrl-C
 Settings = TypeVar("Settings")
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
 
 
@@ -25,9 +27,7 @@ class Benchmark:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare `--json`."""
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all measured values, with machine and versions"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measured values, machine and versions")
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -36,12 +36,40 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def add_number(parser: Parser, option: str, default: float, text: str, **more: Any) -> None:
+    """Declare an option with a number of the type of its default."""
+    text = f"{text} (default {default:g})"
+    parser.add_argument(option, type=type(default), default=default, help=text, **more)
+
+
+def add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str], text: str = "") -> None:
+    """Declare an option with one of several words, by default the first."""
+    parser.add_argument(option, choices=choices, default=choices[0], help=f"{text} (default {choices[0]})".strip())
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """Declare `--dtype`."""
+    add_choice(parser, "--dtype", ("fp32", "bf16"), "bf16: autocast, weights stay fp32")
+
+
+def add_dtypes(parser: argparse.ArgumentParser) -> None:
+    """Declare `--dtype` of a command that takes one type or both, as the setting `dtypes`."""
+    known = "{fp32,bf16,both}"
+    parser.add_argument("--dtype", dest="dtypes", type=_dtypes, metavar=known, help="data type (default both)")
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    if text not in ("fp32", "bf16", "both"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected fp32, bf16 or both")
+    return ("fp32", "bf16") if text == "both" else (text,)
+
+
 def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
-    """Declare `--model`, `--override`, `--batch` (over all ranks) and `--dtype` of a training run."""
-    parser.add_argument("--model", default=default, help=f"preset, with or without DiT- (default {default})")
+    """Declare `--model`, `--override` and `--batch`, which is over all ranks."""
+    text = f"preset, with or without DiT- (default {default})"
+    parser.add_argument("--model", type=preset, default=default, help=text)
     add_override(parser)
-    parser.add_argument("--batch", type=int, default=batch, help=f"images per step over all ranks (default {batch})")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default fp32)")
+    add_number(parser, "--batch", batch, "images per step over all ranks")
 
 
 def add_override(parser: argparse.ArgumentParser) -> None:
@@ -49,22 +77,52 @@ def add_override(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
 
 
+def add_models(parser: argparse.ArgumentParser, default: str) -> None:
+    """Declare `--models`, `--override` and `--dtype` of training runs of several models."""
+    text = f"presets, with or without DiT- (default {default})"
+    parser.add_argument("--models", type=presets, default=default, help=text)
+    add_override(parser)
+    add_dtype(parser)
+
+
 def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
-    """Declare `--rounds`, `--warmup` and `--steps` of interleaved training runs."""
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"interleaved runs of each {of} (default {rounds})")
-    parser.add_argument("--warmup", type=int, default=warmup, help=f"untimed steps of each run (default {warmup})")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps of each run (default 3)")
+    """Declare `--rounds`, `--warmup` and `--steps` of interleaved training runs, and `--json`."""
+    add_number(parser, "--rounds", rounds, f"interleaved runs of each {of}")
+    add_number(parser, "--warmup", warmup, "untimed steps of each run")
+    add_number(parser, "--steps", 3, "timed steps of each run")
+    add_json(parser)
+
+
+def add_repeats(parser: argparse.ArgumentParser) -> None:
+    """Declare `--warmup`, `--repeats`, `--seed` and the options of `add_threads`, of steps in one process."""
+    add_number(parser, "--warmup", 2, "untimed steps of each variant")
+    add_number(parser, "--repeats", 7, "timed rounds")
+    add_number(parser, "--seed", 0, "seed of weights and batch")
+    add_threads(parser)
+
+
+def running(
+    measure: str, rows: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]] = lambda _: ()
+) -> Callable[[argparse.Namespace], int]:
+    """Return the function that runs a measurement and returns the exit status.
+
+    Args:
+        measure: PACKAGE:FUNCTION in `dithc.bench`, imported when it runs; the function has one argument `settings`.
+        rows: the rows of the result with a status.
+    """
+
+    def run(args: argparse.Namespace) -> int:
+        function = pkgutil.resolve_name(f"dithc.bench.{measure}")
+        result = function(settings_of(function.__annotations__["settings"], args))
+        return tell(result, args.json, rows(result))
+
+    return run
 
 
 def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) -> Settings:
     """Build a settings dataclass from the arguments with the names of its fields.
 
-    Commas split the text of a tuple. None keeps the default of the field.
-
-    Args:
-        kind: dataclass to build.
-        args: parsed arguments.
-        **given: values that replace arguments.
+    Commas split the text of a tuple. None keeps the default of the field. `given` replaces arguments.
     """
     found = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
     kept: dict[str, Any] = {}
@@ -79,6 +137,16 @@ def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) ->
 def preset(name: str) -> str:
     """Return the full name of a preset, with the prefix `DiT-`."""
     return name if "DiT-" in name else f"DiT-{name}"
+
+
+def presets(names: str) -> tuple[str, ...]:
+    """Return the full names of presets, separated by commas."""
+    return tuple(map(preset, names.split(",")))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Parse integers, separated by commas."""
+    return tuple(map(int, text.split(",")))
 
 
 def override(text: str) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.bench.arguments import Benchmark, add_json, tell
+from dithc.cli.bench.arguments import Benchmark, add_json, add_number, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,28 +19,18 @@ PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=Path("config/experiments/quality.yaml"),
-        metavar="FILE",
-        help="experiment whose `runs` contain the compared runs (default config/experiments/quality.yaml)",
-    )
+    default = Path("config/experiments/quality.yaml")
+    config = f"experiment whose `runs` contain the compared runs (default {default})"
+    parser.add_argument("--config", type=Path, default=default, metavar="FILE", help=config)
     parser.add_argument("--baseline", default="baseline", metavar="RUN", help="baseline run (default baseline)")
-    parser.add_argument(
-        "--candidates",
-        required=True,
-        metavar="RUN,RUN",
-        help="runs to compare with the baseline; the name of the baseline compares other seeds",
-    )
+    candidates = "runs to compare with the baseline; the name of the baseline compares other seeds"
+    parser.add_argument("--candidates", required=True, metavar="RUN,RUN", help=candidates)
     parser.add_argument("--seeds", default="0,1", help="seeds of the training runs (default 0,1)")
-    parser.add_argument(
-        "--evaluation", default="judge", metavar="NAME", help="evaluation for sampling and scoring (default judge)"
-    )
-    parser.add_argument("--budget-minutes", type=float, default=10.0, metavar="M", help="minutes per run (default 10)")
-    parser.add_argument(
-        "--profile", default="profiles/local", metavar="FOLDER", help="profile of the machine (default profiles/local)"
-    )
+    evaluation = "evaluation for sampling and scoring (default judge)"
+    parser.add_argument("--evaluation", default="judge", metavar="NAME", help=evaluation)
+    add_number(parser, "--budget-minutes", 10.0, "minutes per run", metavar="M")
+    profile = "profile of the machine (default profiles/local)"
+    parser.add_argument("--profile", default="profiles/local", metavar="FOLDER", help=profile)
     add_json(parser)
 
 
@@ -87,10 +77,8 @@ def _environment(profile: Path) -> dict[str, Any]:
     content = load_machine(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
     found = record.environment() | {"profile": content}
     of_machine = record.OF_MACHINE if content.get("executor", "local") != "local" else ()
-    kept: dict[str, Any] = json.loads(
-        json.dumps({key: found[key] for key in found if key not in of_machine}, default=str)
-    )
-    return kept
+    kept = {key: value for key, value in found.items() if key not in of_machine}
+    return dict(json.loads(json.dumps(kept, default=str)))
 
 
 def _seconds(
@@ -208,9 +196,9 @@ def _judge(
     }
     status = tell(result, path or folder / RESULT_FILE, [])
     pictures = {
-        (name, at): _samples(folder / "samples" / time_to_quality.evaluation_name(_first(plan, name, steps), at))
+        (name, at): _samples(folder / "samples" / time_to_quality.plan.evaluation_name(_first(plan, name, steps), at))
         for name in quality_figure.shown(result)
-        for at in time_to_quality.evaluation_steps(steps[name])
+        for at in time_to_quality.plan.evaluation_steps(steps[name])
     }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     get_logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
@@ -221,7 +209,7 @@ def _first(plan: "time_to_quality.ComparisonPlan", name: str, steps: dict[str, i
     """Return the name of a variant's first run."""
     from dithc.bench import time_to_quality
 
-    return time_to_quality.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
+    return time_to_quality.plan.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
 
 
 def _samples(folder: Path) -> "NDArray[np.uint8]":

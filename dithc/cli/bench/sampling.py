@@ -2,50 +2,38 @@
 
 import argparse
 
-from dithc.cli.bench.arguments import Benchmark, add_json, add_override, preset, settings_of, tell
+from dithc.cli.bench.arguments import Benchmark, add_json, add_number, add_override, numbers, preset, settings_of, tell
 from dithc.core.logging import user_error
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)")
-    add_override(parser)
     parser.add_argument(
-        "--tokens", type=numbers, default=(256, 1024, 4096), help="tokens per image, squares (default 256,1024,4096)"
+        "--model", type=preset, default="DiT-S/2", help="preset, with or without DiT- (default DiT-S/2)"
     )
+    add_override(parser)
+    tokens = "tokens per image, squares (default 256,1024,4096)"
+    parser.add_argument("--tokens", type=numbers, default="256,1024,4096", help=tokens)
     parser.add_argument("--dtypes", default="fp32,bf16", help="data types among fp32, bf16 (default fp32,bf16)")
-    parser.add_argument("--guidance", type=scales, default=(4.0, 1.0), help="guidance scales, 1 for none (default 4,1)")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks to start on this machine (default 2)")
+    parser.add_argument("--guidance", type=_scales, default="4,1", help="guidance scales, 1 for none (default 4,1)")
+    add_number(parser, "--ranks", 2, "ranks to start on this machine")
     parser.add_argument("--cpus", type=int, help="threads per rank (default: equal shares of this machine's cores)")
     names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring, taylor-3, first-block"
     parser.add_argument("--contenders", help=f"variants among {names} (default: all of these)")
-    parser.add_argument(
-        "--diffusers",
-        action="store_true",
-        help="also measure diffusers' DiTPipeline with the same weights, if installed",
-    )
-    parser.add_argument("--steps", type=int, default=30, help="steps per image (default 30)")
-    parser.add_argument(
-        "--decode-size", type=int, default=1024, help="side of the decoded image in pixels, or 0 (default 1024)"
-    )
-    parser.add_argument(
-        "--decode-width", type=int, default=32, help="channels of decoders; Stable Diffusion has 128 (default 32)"
-    )
-    parser.add_argument("--warmup", type=int, default=1, help="untimed steps of each variant (default 1)")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each variant (default 3)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="minimum duration of a round (default 0.5)")
+    diffusers = "also measure diffusers' DiTPipeline with the same weights, if installed"
+    parser.add_argument("--diffusers", action="store_true", help=diffusers)
+    add_number(parser, "--steps", 30, "steps per image")
+    add_number(parser, "--decode-size", 1024, "side of the decoded image in pixels, or 0")
+    add_number(parser, "--decode-width", 32, "channels of decoders; Stable Diffusion has 128")
+    add_number(parser, "--warmup", 1, "untimed steps of each variant")
+    add_number(parser, "--rounds", 3, "timed rounds of each variant")
+    add_number(parser, "--seconds", 0.5, "minimum duration of a round")
     parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     add_json(parser)
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Parse integers separated by commas."""
-    return tuple(int(part) for part in text.split(","))
-
-
-def scales(text: str) -> tuple[float, ...]:
-    """Parse numbers separated by commas."""
-    return tuple(float(part) for part in text.split(","))
+def _scales(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -63,7 +51,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     chosen = tuple(args.contenders.split(",")) if args.contenders else sampling.NORMAL
     contenders = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
-    settings = settings_of(sampling.SamplingSettings, args, model=preset(args.model), contenders=contenders)
+    settings = settings_of(sampling.SamplingSettings, args, contenders=contenders)
     result = sampling.bench_sampling(settings)
     return tell(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
 

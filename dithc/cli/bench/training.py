@@ -3,46 +3,32 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Benchmark, add_model, preset, settings_of
+from dithc.cli.bench.arguments import Benchmark, add_choice, add_dtype, add_model, add_number, settings_of
 
 GIB = 1 << 30
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), default="cftp", help="(default cftp)")
-    parser.add_argument("--gradients", choices=("overlapped", "ddp"), default="overlapped", help="(default overlapped)")
-    parser.add_argument(
-        "--collectives",
-        choices=("hierarchical", "iallreduce", "blocking"),
-        default="hierarchical",
-        help="sums over ranks, as in section machine (default hierarchical)",
-    )
-    parser.add_argument("--sharding", choices=("none", "zero1"), default="none", help="(default none)")
-    parser.add_argument(
-        "--operators",
-        choices=("default", "products", "torch"),
-        default="default",
-        help="torch: PyTorch's operators; products: the same, except matrix products of linear layers "
-        "(default: those of a training run)",
-    )
-    parser.add_argument("--recompute", choices=("none", "block"), default="none", help="(default none)")
-    parser.add_argument("--automem", choices=("auto", "on", "off"), default="auto", help="(default auto)")
+    add_dtype(parser)
+    add_choice(parser, "--strategy", ("cftp", "dp", "dp+tp"))
+    add_choice(parser, "--gradients", ("overlapped", "ddp"))
+    collectives = "sums over ranks, as in section machine"
+    add_choice(parser, "--collectives", ("hierarchical", "iallreduce", "blocking"), collectives)
+    add_choice(parser, "--sharding", ("none", "zero1"))
+    operators = "default: those of a training run; torch: PyTorch's; products: the same, except matrix products"
+    add_choice(parser, "--operators", ("default", "products", "torch"), operators)
+    add_choice(parser, "--recompute", ("none", "block"))
+    add_choice(parser, "--automem", ("auto", "on", "off"))
     parser.add_argument("--fast-bytes", type=int, help="hard limit on the bytes in the fastest tier")
     parser.add_argument("--spill-folder", type=Path, metavar="DIR", help="folder of the file of the last tier")
     parser.add_argument("--file-bytes", type=int, help="size of that file")
-    parser.add_argument("--allow-recompute", action="store_true", help="allow the plan to recompute activations")
-    parser.add_argument("--warmup", type=int, default=2, help="untimed steps (default 2)")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps (default 3)")
-    parser.add_argument("--pairs", type=int, default=0, help="then pairs of steps, joint and independent (default 0)")
+    add_number(parser, "--warmup", 2, "untimed steps")
+    add_number(parser, "--steps", 3, "timed steps")
+    add_number(parser, "--pairs", 0, "then pairs of steps, joint and independent")
     parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
-    parser.add_argument(
-        "--json",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="result; FILE with the suffix .warm appears after warm-up",
-    )
+    result = "result; FILE with the suffix .warm appears after warm-up"
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help=result)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -59,9 +45,8 @@ def _run(args: argparse.Namespace) -> int:
         fast_memory_gib=args.fast_bytes / GIB if args.fast_bytes else None,
         spill_folder=None if args.spill_folder is None else str(args.spill_folder),
         spill_gib=args.file_bytes / GIB if args.file_bytes else None,
-        allow_recompute=args.allow_recompute,
     )
-    model = {"preset": preset(args.model), **dict(args.override)}
+    model = {"preset": args.model, **dict(args.override)}
     settings = settings_of(StepBenchmark, args, model=model, memory=memory)
     with ranks(ExperimentConfig(machine=MachineConfig(collectives=args.collectives)), expected=None) as group:
         if args.data_limit is not None:

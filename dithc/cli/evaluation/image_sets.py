@@ -6,6 +6,7 @@ Legend: n images, C bands, H, W image.
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,12 @@ class PhysicalImages:
     stored: Callable[[Rows], Array]
     labels: Array
     whole: Rows | None = None
+
+    def levels(self, rows: Rows, *, bands: list[int] | None = None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """Return the bands of the display, or others from their low to their high, as bytes; clipped and all pixels."""
+        values = self.physical(rows)[:, list(self.bands.shown) if bands is None else bands]
+        rgb, clipped = self.stretch.levels(values, bands=bands)
+        return rgb, (clipped, rgb[:, 0].size)
 
     def without_gaps(self) -> "PhysicalImages":
         """Return the images without missing pixels, whose stored values are no measurements; UserError without any."""
@@ -78,34 +85,23 @@ class ImageSource:
             return self.displayed
         of, names = self.needed, triplet.split("+")
         if len(names) != 3 or not set(names) <= set(of.bands.names):
-            raise user_error(
-                "--triplet",
-                got=triplet,
-                expected=f"three of {', '.join(of.bands.names)}, with + between them",
-                fix="pass bands of the dataset, such as B12+B11+B04",
-            )
+            expected = f"three of {', '.join(of.bands.names)}, with + between them"
+            fix = "pass bands of the dataset, such as B12+B11+B04"
+            raise user_error("--triplet", got=triplet, expected=expected, fix=fix)
         places = [of.bands.names.index(name) for name in names]
-
-        def read(rows: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-            values = of.physical(rows)[:, places]
-            rgb, clipped = of.stretch.levels(values, bands=places)
-            return rgb, (clipped, rgb[:, 0].size)
 
         low, high = of.stretch.ends(places)
         stretch = digest({"bands": names, "low": low, "high": high})
         set_hash = digest([self.displayed.set_hash, stretch])
-        return replace(self.displayed, set_hash=set_hash, stretch=stretch, read=read)
+        return replace(self.displayed, set_hash=set_hash, stretch=stretch, read=partial(of.levels, bands=places))
 
     @property
     def needed(self) -> PhysicalImages:
         """Physical values of the images; UserError if they are not available."""
         if self.pixels is None:
-            raise user_error(
-                f"bands of {self.path} cannot be measured",
-                got=self.why,
-                expected="generated images, and the tiles listed in their manifest",
-                fix="rerun `dithc tiles` and `dithc sample`, or remove --pixels and --triplet",
-            )
+            expected = "generated images, and the tiles listed in their manifest"
+            fix = "rerun `dithc tiles` and `dithc sample`, or remove --pixels and --triplet"
+            raise user_error(f"bands of {self.path} cannot be measured", got=self.why, expected=expected, fix=fix)
         return self.pixels
 
 
@@ -119,12 +115,6 @@ def open_source(args: argparse.Namespace, experiment: ExperimentConfig) -> Image
 def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: ExperimentConfig) -> ImageSource:
     tiles = Tiles(path.parent)
     rows = _chosen(tiles, args.split, args.images, seed=experiment.seed)
-    shown = [tiles.info["bands"].index(band) for band in tiles.info["display"]["bands"]]
-
-    def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        rgb, clipped = tiles.stretch.levels(tiles.stretch.physical(tiles.stored(rows[numbers]))[:, shown])
-        return rgb, (clipped, rgb[:, 0].size)
-
     stretch, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
     ids, is_whole = accepted["tile_id"], np.array(accepted["valid_frac"])[rows] == 1.0
     pixels = PhysicalImages(
@@ -139,7 +129,7 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
         total=len(rows),
         set_hash=digest([manifest.digest, stretch, args.split, args.images]),
         stretch=stretch,
-        read=read,
+        read=pixels.levels,
         ids=[ids[row] for row in rows],
         not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
     )
@@ -152,12 +142,9 @@ def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
     if images == "all":
         return rows
     if not images.isdigit() or not 2 <= int(images) <= len(rows):
-        raise user_error(
-            "number of real images",
-            got=f"--images {images} of {len(rows)} tiles",
-            expected=f"`all`, or 2 to {len(rows)}",
-            fix="lower `num_real_images` of the evaluation, or use another split",
-        )
+        got = f"--images {images} of {len(rows)} tiles"
+        fix = "lower `num_real_images` of the evaluation, or use another split"
+        raise user_error("number of real images", got=got, expected=f"`all`, or 2 to {len(rows)}", fix=fix)
     return tiles.drawn(split, int(images), seed=seed)
 
 
@@ -167,12 +154,9 @@ def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) ->
     starts = np.cumsum([0, *map(len, arrays)])
     total, stretch = int(manifest.numbers["images"]), manifest.numbers["stretch"]
     if starts[-1] != total:
-        raise user_error(
-            f"images of {path} are missing",
-            got=f"{starts[-1]} images",
-            expected=f"{total} images",
-            fix="rerun `dithc sample`",
-        )
+        got = f"{starts[-1]} images"
+        expected = f"{total} images"
+        raise user_error(f"images of {path} are missing", got=got, expected=expected, fix="rerun `dithc sample`")
     pixels, why = _pixels_of_samples(path, manifest, experiment)
 
     def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
@@ -180,10 +164,7 @@ def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) ->
         for place in np.unique(places):
             Manifest.whole(path.parent / names[place])
         rgb = np.stack([arrays[place][number - starts[place]] for place, number in zip(places, numbers, strict=True)])
-        if pixels is None:
-            return rgb, NOT_COUNTED
-        _, clipped = pixels.stretch.levels(pixels.physical(numbers)[:, list(pixels.bands.shown)])
-        return rgb, (clipped, rgb[:, 0].size)
+        return rgb, NOT_COUNTED if pixels is None else pixels.levels(numbers)[1]
 
     displayed = ImageSet(
         total=total,

@@ -82,12 +82,8 @@ def _layout(text: str) -> tuple[int, int]:
     """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node; UserError for another form."""
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
-        raise user_error(
-            "--degrees",
-            got=repr(text),
-            expected=f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each",
-            fix="correct --degrees",
-        )
+        expected = f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each"
+        raise user_error("--degrees", got=repr(text), expected=expected, fix="correct --degrees")
     return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 

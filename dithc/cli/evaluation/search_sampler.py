@@ -89,12 +89,9 @@ def _kid_from_training(
     tiles = Tiles(args.tiles.parent)
     rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
     if len(rows) < LEAST_IMAGES:
-        raise user_error(
-            "train tiles to compare with",
-            got=f"{len(rows)} in the split train",
-            expected=f"{LEAST_IMAGES} or more",
-            fix="search the timesteps instead, or stage more scenes",
-        )
+        got = f"{len(rows)} in the split train"
+        fix = "search the timesteps instead, or stage more scenes"
+        raise user_error("train tiles to compare with", got=got, expected=f"{LEAST_IMAGES} or more", fix=fix)
     log.info(f"computing features of {len(rows)} train tiles")
     real = features(tiles.rgb(np.sort(rows)))
     return lambda images: kid([real], [features(images)], seed=experiment.seed).value

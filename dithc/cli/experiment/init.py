@@ -24,12 +24,9 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     existing = [name for name in (*CONTENTS, LINK) if (folder / name).exists() or (folder / name).is_symlink()]
     if existing:
-        raise user_error(
-            f"{folder} already contains a project",
-            got=", ".join(existing),
-            expected=f"a folder without {', '.join((*CONTENTS, LINK))}",
-            fix="choose another folder, or remove these files",
-        )
+        expected = f"a folder without {', '.join((*CONTENTS, LINK))}"
+        fix = "choose another folder, or remove these files"
+        raise user_error(f"{folder} already contains a project", got=", ".join(existing), expected=expected, fix=fix)
     source = project_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for name in CONTENTS:

@@ -37,12 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from dithc.core.reproduction import TARGETS
 
     if args.target != PAGE and args.target not in TARGETS:
-        raise user_error(
-            "dithc reproduce TARGET",
-            got=args.target,
-            expected=f"one of {', '.join(TARGETS)}, or page",
-            fix="correct the name; the target `paper` of the workflow builds all",
-        )
+        expected = f"one of {', '.join(TARGETS)}, or page"
+        fix = "correct the name; the target `paper` of the workflow builds all"
+        raise user_error("dithc reproduce TARGET", got=args.target, expected=expected, fix=fix)
     if args.out is None and not args.plan:
         raise user_error("dithc reproduce --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:

@@ -1,7 +1,6 @@
 """Execution of one cell of `dithc reproduce`, exclusive on the machine if it measures, and its result file."""
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -30,12 +29,9 @@ def run_cell(job: "reproduction.CellJob", out: Path) -> int:
     from dithc.core.integrity import dump_checksummed
 
     if job.skipped:
-        raise user_error(
-            f"the cell {job.name} of {job.target}",
-            got=job.skipped,
-            expected="a cell that runs here",
-            fix="remove the reason",
-        )
+        expected = "a cell that runs here"
+        fix = "remove the reason"
+        raise user_error(f"the cell {job.name} of {job.target}", got=job.skipped, expected=expected, fix=fix)
     with _alone() if job.measures else nullcontext():
         environment = _environment(job)
         if _is_made(job, out, environment):
@@ -124,7 +120,7 @@ def _environment(job: "reproduction.CellJob") -> dict[str, Any]:
         return {}
     from dithc.bench import environment as record
 
-    return dict(json.loads(json.dumps(record.environment(), default=str)))
+    return record.environment()
 
 
 def _is_made(job: "reproduction.CellJob", out: Path, environment: dict[str, Any]) -> bool:

@@ -3,12 +3,8 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dithc.core.logging import user_error
-
-if TYPE_CHECKING:
-    from dithc.bench.simulate import sampling
 
 SUMMARY = (
     "Simulate training steps on a described machine: seconds, efficiency and exposed communication by nodes. With "
@@ -22,7 +18,7 @@ EXAMPLE = (
 
 INFINITY = float("inf")
 SIZE_STEP = 16  # pixels of a patch of two latent pixels
-COUNTS = ("nodes", "global_batch_size", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "top")
+COUNTS = ("nodes", "global_batches", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "shown")
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
     "size": (lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}"),
@@ -30,58 +26,56 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(
         ("half_tokens", "decode_tflop", "fixed_seconds"), (lambda one: 0 <= one < INFINITY, "a number from 0")
     ),
-    "stragglers": (lambda one: 0 <= one < 1, "a standard deviation from 0 to below 1, such as 0.05"),
+    "spread": (lambda one: 0 <= one < 1, "a standard deviation from 0 to below 1, such as 0.05"),
 }
 """Test and description of the valid numbers of each argument."""
+OPTIONS = {"global_batches": "--global-batch-size", "shown": "--top", "spread": "--stragglers"}
+"""Options with another name than their setting."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the machine, the step, the methods and the output file."""
+    from dithc.cli.bench import add_choice, add_number, numbers
+
     machine = Path("profiles/machines/lx2.yaml")
     parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
     parser.add_argument("--models", default="DiT-XL/2", help="presets, one curve each (default DiT-XL/2)")
-    nodes = ",".join(str(1 << power) for power in range(11))
-    parser.add_argument("--nodes", type=_counts, default=nodes, help="node counts (default 1,2,4, ... 1024)")
-    parser.add_argument("--mode", choices=("weak", "strong"), default="weak", help="scaling (default weak)")
+    parser.add_argument("--nodes", type=numbers, help="node counts (default 1,2,4, ... 1024)")
+    add_choice(parser, "--mode", ("weak", "strong"), "scaling")
     images = "images of strong scaling (default: as in the paper)"
-    parser.add_argument("--global-batch-size", type=_counts, default="448,3072,16384", help=images)
-    parser.add_argument(
-        "--step",
-        metavar="FILE|SECONDS",
-        help="step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)",
-    )
+    parser.add_argument("--global-batch-size", type=numbers, dest="global_batches", help=images)
+    step = "step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)"
+    parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
     parser.add_argument("--images-per-node", type=int, help="of that step (default: the file's, or 112)")
     parser.add_argument("--ranks-per-node", type=int, help="ranks per node (default: one per die)")
     parser.add_argument("--collectives", default="hierarchical", help="of hierarchical, ring, rabenseifner; curves")
-    parser.add_argument("--wire", default="fp32", help="wire types among fp32, bf16; one curve each, if hierarchical")
+    wires = "wire types among fp32, bf16; one curve each, if hierarchical"
+    parser.add_argument("--wire", dest="wires", default="fp32", help=wires)
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
-    parser.add_argument("--no-overlap", action="store_true", help="exchange after the backward pass")
-    parser.add_argument("--no-communication-core", action="store_true", help="communicate on a core that computes")
+    parser.add_argument("--no-overlap", dest="overlaps", action="store_false", help="exchange after the backward pass")
+    core = "communicate on a core that computes"
+    parser.add_argument("--no-communication-core", dest="communication_core", action="store_false", help=core)
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
-    parser.add_argument(
-        "--stragglers", type=float, metavar="SPREAD", help="spread of speeds (default: fitted on LX2, or 0)"
-    )
-    parser.add_argument("--fixed-seconds", type=float, default=0.0, help="time per step without images (default 0)")
-    parser.add_argument("--steps", type=int, default=32, help="steps averaged per point (default 32)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the stragglers (default 0)")
-    parser.add_argument("--reproduce-paper", action="store_true", help="also compare with the paper's scaling")
+    spread = "spread of speeds (default: fitted on LX2, or 0)"
+    parser.add_argument("--stragglers", type=float, dest="spread", metavar="SPREAD", help=spread)
+    add_number(parser, "--fixed-seconds", 0.0, "time per step without images")
+    add_number(parser, "--steps", 32, "steps averaged per point")
+    add_number(parser, "--seed", 0, "seed of the stragglers")
+    paper = "also compare with the paper's scaling"
+    parser.add_argument("--reproduce-paper", dest="reproduces_paper", action="store_true", help=paper)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and all inputs")
-    _add_sampling(parser)
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of sampling."""
     group = parser.add_argument_group("sampling", "with --machine, --models, --nodes, --ranks-per-node, --step, --json")
     group.add_argument("--sample", action="store_true", help="predict a sampling run instead of training")
-    group.add_argument("--images", type=int, default=1, help="images to sample (default 1)")
-    group.add_argument("--size", type=int, default=256, metavar="PIXELS", help="image side in pixels (default 256)")
-    group.add_argument("--sampling-steps", type=int, default=50, help="network evaluations per image (default 50)")
-    group.add_argument("--unguided", action="store_true", help="evaluate one branch per step instead of two")
+    add_number(group, "--images", 1, "images to sample")
+    add_number(group, "--size", 256, "image side in pixels", metavar="PIXELS")
+    add_number(group, "--sampling-steps", 50, "network evaluations per image")
+    unguided = "evaluate one branch per step instead of two"
+    group.add_argument("--unguided", dest="guided", action="store_false", help=unguided)
     group.add_argument("--bandwidth", type=float, help="bytes/s of a rank between nodes (default: described)")
     group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
-    group.add_argument("--half-tokens", type=float, default=16.0, help="tokens for half of that rate (default 16)")
+    add_number(group, "--half-tokens", 16.0, "tokens for half of that rate")
     group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
-    group.add_argument("--top", type=int, default=8, help="partitions to show (default 8)")
+    add_number(group, "--top", 8, "partitions to show", dest="shown")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,37 +85,17 @@ def run(args: argparse.Namespace) -> int:
     _check_ranges(args)
     step = _step(args.step)
     description.read(args.machine)  # raises an error before the slow imports
-    from dithc.bench.simulate import SimulationSettings, format_curves, sampling
-    from dithc.bench.simulate import run_simulation as simulate
+    from dithc.bench.simulate import SimulationSettings, format_curves, run_simulation, sampling
+    from dithc.cli.bench import settings_of
     from dithc.core.artifacts import outputs
     from dithc.core.integrity import dump_checksummed
 
-    settings = SimulationSettings(
-        machine=args.machine,
-        models=tuple(args.models.split(",")),
-        nodes=args.nodes,
-        mode=args.mode,
-        global_batches=args.global_batch_size,
-        step=step,
-        images_per_node=args.images_per_node,
-        ranks_per_node=args.ranks_per_node,
-        collectives=tuple(args.collectives.split(",")),
-        wires=tuple(args.wire.split(",")),
-        bucket_mb=args.bucket_mb,
-        overlaps=not args.no_overlap,
-        communication_core=not args.no_communication_core,
-        zero1=args.zero1,
-        spread=args.stragglers,
-        fixed_seconds=args.fixed_seconds,
-        steps=args.steps,
-        seed=args.seed,
-        reproduces_paper=args.reproduce_paper,
-    )
+    settings = settings_of(SimulationSettings, args, step=step)
     if args.sample:
-        result = sampling.predict(settings, _sampling(args))
+        result = sampling.predict(settings, settings_of(sampling.Sampling, args, steps=args.sampling_steps))
         print(sampling.table(result))
     else:
-        result = simulate(settings)
+        result = run_simulation(settings)
         print(format_curves(result))
     if args.json:
         outputs.write(args.json, dump_checksummed(result, allow_nan=True))
@@ -129,38 +103,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
 
 
-def _sampling(args: argparse.Namespace) -> "sampling.Sampling":
-    from dithc.bench.simulate import sampling
-
-    return sampling.Sampling(
-        images=args.images,
-        size=args.size,
-        steps=args.sampling_steps,
-        guided=not args.unguided,
-        bandwidth=args.bandwidth,
-        flops=args.flops,
-        half_tokens=args.half_tokens,
-        decode_tflop=args.decode_tflop,
-        shown=args.top,
-    )
-
-
 def _check_ranges(args: argparse.Namespace) -> None:
     """Raise UserError for a number outside its range."""
     for name, (is_right, expected) in RANGES.items():
-        given, option = getattr(args, name), f"--{name.replace('_', '-')}"
+        given, option = getattr(args, name), OPTIONS.get(name, f"--{name.replace('_', '-')}")
         values = given if isinstance(given, tuple) else () if given is None else (given,)
         if not all(map(is_right, values)):
             got = ", ".join(map(str, values))
             raise user_error(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    """Parse `1,2,4` as integers."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as 1,2,4") from None
 
 
 def _step(text: str | None) -> float | Path | None:
@@ -172,10 +122,6 @@ def _step(text: str | None) -> float | Path | None:
     except ValueError:
         step = Path(text)
     if not (step.is_file() if isinstance(step, Path) else 0 < step < float("inf")):
-        raise user_error(
-            "simulate --step",
-            got=text,
-            expected="seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`",
-            fix="correct --step",
-        )
+        expected = "seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`"
+        raise user_error("simulate --step", got=text, expected=expected, fix="correct --step")
     return step

@@ -9,14 +9,14 @@ EXAMPLE = "dithc tune-kernels --model DiT-XL/2 --batch 4 --dtype bf16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the model, the batch and the output file."""
-    from dithc.cli.bench import add_override
+    from dithc.cli.bench import add_dtypes, add_number, add_override
 
     parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
     add_override(parser)
-    parser.add_argument("--batch", type=int, default=4, help="images per step and process (default 4)")
-    parser.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="both", help="data type (default both)")
+    add_number(parser, "--batch", 4, "images per step and process")
+    add_dtypes(parser)
     parser.add_argument("--threads", type=int, help="compute threads per process (default: the core plan's)")
-    parser.add_argument("--rounds", type=int, default=15, help="timed rounds per decision (default 15)")
+    add_number(parser, "--rounds", 15, "timed rounds per decision")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file, not to that of training")
     parser.add_argument("--show", action="store_true", help="print the existing tuning and exit")
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, or only show the tuning. Print one line per product."""
     from dithc.bench import operators, summary
+    from dithc.cli.bench import settings_of
     from dithc.core.artifacts import outputs
 
     if args.show:
@@ -31,14 +32,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.output:
         outputs.check_file(args.output)
-    settings = operators.TuneSettings(
-        model=args.model,
-        overrides=dict(args.override),
-        batch=args.batch,
-        dtypes=("fp32", "bf16") if args.dtype == "both" else (args.dtype,),
-        threads=args.threads,
-        rounds=args.rounds,
-        output=args.output,
-    )
-    print(summary(operators.tune(settings)).text())
+    print(summary(operators.tune(settings_of(operators.TuneSettings, args))).text())
     return 0

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from dithc.core.artifacts import Manifest, outputs
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import get_logger, user_error
-from dithc.data import write_png
+from dithc.data import mosaic, write_png
 from dithc.data.export import find_input
 from dithc.report import draw_fid, draw_loss, draw_plan, draw_tiles
 
 IMAGES = 64  # maximum number of images in a grid
-GAP = 2  # pixels between them
 MAX_SIDE = 2048  # pixels; larger grids are subsampled without averaging, because they are previews
 VISIBLE = (("B04", "B03", "B02"), ("R", "G", "B"))
 log = get_logger(__name__)
@@ -122,13 +121,7 @@ def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
     columns = int(np.ceil(np.sqrt(len(images))))
     rows = -(-len(images) // columns)
     thin = max(1, -(-max(rows * images.shape[2], columns * images.shape[3]) // MAX_SIDE))
-    rgb = _rgb(images[:, :, ::thin, ::thin], bands=bands)
-    height, width = rgb.shape[1:3]
-    grid = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3), 255, dtype=np.uint8)
-    for number, image in enumerate(rgb):
-        top, left = number // columns * (height + GAP), number % columns * (width + GAP)
-        grid[top : top + height, left : left + width] = image
-    return grid
+    return mosaic(_rgb(images[:, :, ::thin, ::thin], bands=bands).transpose(0, 3, 1, 2), columns=columns)
 
 
 def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:

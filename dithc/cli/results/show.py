@@ -34,12 +34,9 @@ def run(args: argparse.Namespace) -> int:
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise user_error(
-            f"{args.path} cannot be read",
-            got=f"{type(error).__name__}: {error}",
-            expected=KINDS,
-            fix="check it with `dithc verify`, or rebuild it",
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        fix = "check it with `dithc verify`, or rebuild it"
+        raise user_error(f"{args.path} cannot be read", got=got, expected=KINDS, fix=fix) from error
     print("\n".join(map(escaping.escaped, lines)))
     if args.png:
         from dithc.cli.results.plots import draw
@@ -62,12 +59,8 @@ def describe(path: Path) -> list[str]:
         return _events(path) if path.name == EVENTS_FILE else _metrics(path)
     if path.suffix == ".json" and path.is_file():
         return _document(path)
-    raise user_error(
-        f"cannot show {path}",
-        got="another type of file" if path.exists() else "no such path",
-        expected=KINDS,
-        fix="check the path",
-    )
+    got = "another type of file" if path.exists() else "no such path"
+    raise user_error(f"cannot show {path}", got=got, expected=KINDS, fix="check the path")
 
 
 def _folder(path: Path) -> list[str]:

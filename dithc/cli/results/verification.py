@@ -84,12 +84,9 @@ def _documents(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise user_error(
-            f"{path} cannot be verified",
-            got="no such file or folder",
-            expected="a manifest, a checkpoint, or a folder that contains them",
-            fix="check the path",
-        )
+        got = "no such file or folder"
+        expected = "a manifest, a checkpoint, or a folder that contains them"
+        raise user_error(f"{path} cannot be verified", got=got, expected=expected, fix="check the path")
     found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
     if not found:

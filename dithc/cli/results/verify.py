@@ -82,12 +82,9 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
     """Return the configuration files of the experiment that rebuilds the outputs; UserError without files or profile."""
     files = args.configfile or [path / CONFIG for path in args.paths if (path / CONFIG).is_file()]
     if args.profile is None or not files or (len(files) > 1 and not args.configfile):
-        raise user_error(
-            "`--repair` needs a profile and a configuration",
-            got=f"--profile {args.profile}, configuration {', '.join(map(str, files)) or 'none'}",
-            expected="the profile of this machine, and one results/NAME with its config.json, or --configfile",
-            fix=EXAMPLE,
-        )
+        got = f"--profile {args.profile}, configuration {', '.join(map(str, files)) or 'none'}"
+        expected = "the profile of this machine, and one results/NAME with its config.json, or --configfile"
+        raise user_error("`--repair` needs a profile and a configuration", got=got, expected=expected, fix=EXAMPLE)
     if not Path(args.profile).is_dir():
         raise user_error(
             "`--profile` is not a folder",

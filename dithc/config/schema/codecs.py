@@ -44,7 +44,6 @@ class SdVaeConfig(Settings):
     sees_display: ClassVar[bool] = True
 
     def channels(self, bands: int) -> int:
-        """Return the number of latent channels for tiles with this number of bands."""
         return 4
 
 
@@ -75,16 +74,13 @@ class ExternalCodecConfig(Settings):
 
     @property
     def sees_display(self) -> bool:
-        """True if the input is an image of the display bands."""
         return self.bands == "display"
 
     @property
     def groups(self) -> int:
-        """Number of encodings per tile."""
         return len(self.bands) if isinstance(self.bands, list) else 1
 
     def channels(self, bands: int) -> int:
-        """Return the number of latent channels for tiles with this number of bands."""
         return self.groups * self.latent_channels
 
     def check_bands(self, known: list[str], key: str) -> None:
@@ -154,8 +150,7 @@ class TorchScriptCodecConfig(ExternalCodecConfig):
         if not self.trust_code:
             raise ValueError(
                 "a `torchscript` codec is a program that runs with your permissions: set `trust_code: true` if you "
-                "know the origin "
-                f"of {self.path}"
+                f"know the origin of {self.path}"
             )
         if self.low >= self.high:
             raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
@@ -196,7 +191,6 @@ class KlVaeConfig(Settings):
     sees_display: ClassVar[bool] = False
 
     def channels(self, bands: int) -> int:
-        """Return the number of latent channels for tiles with this number of bands."""
         return self.latent_channels
 
     def _check_consistency(self) -> None:

@@ -185,8 +185,7 @@ class SearchConfig(Settings):
             if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
                 raise ValueError(
                     f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an "
-                    "`area_file` of "
-                    "two polygons for an area across 180 degrees of longitude"
+                    "`area_file` of two polygons for an area across 180 degrees of longitude"
                 )
         if self.start_date > self.end_date:
             raise ValueError(f"`start_date` {self.start_date} is after `end_date` {self.end_date}")

@@ -96,7 +96,6 @@ class PipeFusionConfig(Settings):
 
     @property
     def patches(self) -> int:
-        """Number of patches."""
         return self.num_pipeline_patch or self.pipefusion_parallel_degree
 
     @property
@@ -202,11 +201,9 @@ class EvaluationConfig(Settings):
     @property
     def solves_flow(self) -> bool:
         """True if the sampler follows a velocity and uses times of a flow."""
-        return (
-            self.sampler.predicts == "flow"
-            if isinstance(self.sampler, PluginSampler)
-            else self.sampler in FLOW_SAMPLERS
-        )
+        if isinstance(self.sampler, PluginSampler):
+            return self.sampler.predicts == "flow"
+        return self.sampler in FLOW_SAMPLERS
 
     @property
     def sees_pixels(self) -> bool:

@@ -118,15 +118,14 @@ class ExperimentConfig(Settings):
         if isinstance(evaluation.checkpoint, int) and not run.keeps(evaluation.checkpoint):
             raise ValueError(
                 f"evaluations.{name}.checkpoint is step {evaluation.checkpoint}, but runs.{evaluation.run} does not "
-                "keep this checkpoint: "
-                "it keeps multiples of `steps_per_job` and of `keep_every`, and the last step"
+                "keep this checkpoint: it keeps multiples of `steps_per_job` and of `keep_every`, and the last step"
             )
         predict = run.objective.prediction_type
         if evaluation.checkpoint != "codec" and evaluation.solves_flow != (predict == "flow"):
             fitting = "euler or heun" if predict == "flow" else "another sampler"
             raise ValueError(
-                f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.predict of runs.{evaluation.run}, which "
-                f"is {predict}: choose {fitting}"
+                f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.prediction_type of "
+                f"runs.{evaluation.run}, which is {predict}: choose {fitting}"
             )
 
     def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
@@ -139,15 +138,13 @@ class ExperimentConfig(Settings):
         if evaluation.guidance_scale != 1.0 and run.guidance_training is not None:
             raise ValueError(
                 f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} would guide twice: "
-                f"runs.{evaluation.run} has guidance "
-                "trained in (`guidance_training`); leave `guidance_scale` out"
+                f"runs.{evaluation.run} has guidance trained in (`guidance_training`); leave `guidance_scale` out"
             )
         started = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if evaluation.guidance_reference is not None and not (run.label_dropout and started.label_dropout):
             raise ValueError(
-                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which predicts without a "
-                "label: `label_dropout` of "
-                f"runs.{evaluation.run} and of its start run must be above 0, because only then this is learned"
+                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which predicts without a label: "
+                f"`label_dropout` of runs.{evaluation.run} and of its start run must be above 0: only then this is learned"
             )
         if evaluation.guidance_scale != 1.0 and evaluation.guidance_reference is None and run.label_dropout == 0.0:
             raise ValueError(
@@ -252,35 +249,24 @@ class ExperimentConfig(Settings):
         before = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if before.objective.prediction_type != run.objective.prediction_type:
             raise ValueError(
-                f"runs.{name}.objective.prediction_type is {run.objective.prediction_type}, and "
-                f"runs.{run.init_from_run}, its `init_from_run`, predicts "
-                f"{before.objective.prediction_type}: set both to the same value"
+                f"runs.{name}.objective.prediction_type is {run.objective.prediction_type}, and runs.{run.init_from_run}, its "
+                f"`init_from_run`, predicts {before.objective.prediction_type}: set both to the same value"
             )
         if before.model.block != run.model.block:
             raise ValueError(
-                f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init_from_run}, its `init_from_run`, "
-                f"of {before.model.block}: "
-                "weights are valid only in the same type of block; use the same settings"
+                f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init_from_run}, its `init_from_run`, of "
+                f"{before.model.block}: weights are valid only in the same type of block; use the same settings"
             )
-        if (
-            run.guidance_training is not None
-            and run.guidance_training.reference == "start"
-            and before.label_dropout == 0.0
-        ):
+        reference = run.guidance_training.reference if run.guidance_training is not None else None
+        if reference == "start" and before.label_dropout == 0.0:
             raise ValueError(
-                f"runs.{name}.guidance_training.reference: start moves away from the prediction of "
-                f"runs.{run.init_from_run} without a label, and its "
-                "`label_dropout` is 0: train it with `label_dropout`, or set `reference: self`"
+                f"runs.{name}.guidance_training.reference: start moves away from the prediction of runs.{run.init_from_run} "
+                "without a label, and its `label_dropout` is 0: train it with `label_dropout`, or set `reference: self`"
             )
-        if (
-            run.guidance_training is not None
-            and run.guidance_training.reference == "self"
-            and self.datasets[run.dataset].one_class
-        ):
+        if reference == "self" and self.datasets[run.dataset].one_class:
             raise ValueError(
-                f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of "
-                f"datasets.{run.dataset} have one label: set "
-                "`reference: start` in a fine-tuning run, or leave `guidance_training` out"
+                f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of datasets.{run.dataset} "
+                "have one label: set `reference: start` in a fine-tuning run, or leave `guidance_training` out"
             )
 
     @property
@@ -294,16 +280,14 @@ class ExperimentConfig(Settings):
             return
         if run.ema.stds is None:
             raise ValueError(
-                f"evaluations.{name}.ema_std {evaluation.ema_std} requires averages that runs.{evaluation.run} does not "
-                "keep: set its "
-                "`ema.stds`, such as [0.05, 0.1] (which restarts its training), or leave `ema_std` out"
+                f"evaluations.{name}.ema_std {evaluation.ema_std} requires averages that runs.{evaluation.run} does not keep: "
+                "set its `ema.stds`, such as [0.05, 0.1] (which restarts its training), or leave `ema_std` out"
             )
         until = self._step_of(evaluation)
         if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
             raise ValueError(
                 f"evaluations.{name}.ema_std reads all kept checkpoints, and runs.{evaluation.run} has {count} up to "
-                "this step: at "
-                f"most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
+                f"this step: at most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
         stored = [
             PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.stds
@@ -318,7 +302,6 @@ class ExperimentConfig(Settings):
             )
 
     def _step_of(self, evaluation: EvaluationConfig) -> int:
-        """Return the training step of the sampled weights."""
         return evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else self.runs[evaluation.run].steps
 
     def snapshots_of(self, evaluation: EvaluationConfig) -> list[int]:
@@ -340,11 +323,9 @@ class ExperimentConfig(Settings):
             seen.append(before)
 
     def seed_of(self, run: str) -> int:
-        """Return the seed of a run."""
         own = self.runs[run].seed
         return self.seed if own is None else own
 
     def resources_of(self, stage: str) -> ResourcesConfig:
-        """Return the resources of a stage."""
         known = {str(name): asked for name, asked in self.resources.items()}
         return known.get(stage) or known.get("default") or ResourcesConfig()

@@ -124,10 +124,8 @@ class MachineConfig(Settings):
                 f"machine.scheduler `{self.scheduler}` requires machine.cpus_per_node and machine.cpus_per_rank, because the "
                 "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
             )
-        if (
-            self.cpus_per_node is not None
-            and (self.launched_per_node or 1) * (self.cpus_per_rank or 1) > self.cpus_per_node
-        ):
+        cpus = (self.launched_per_node or 1) * (self.cpus_per_rank or 1)
+        if self.cpus_per_node is not None and cpus > self.cpus_per_node:
             raise ValueError(
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.cpus_per_node {self.cpus_per_node}"

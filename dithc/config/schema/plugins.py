@@ -64,7 +64,6 @@ class PluginSettings(Settings):
             ) from error
 
     def fault(self, what: str, *, got: object, expected: object) -> UserError:
-        """Build the error of an extension that violates its contract."""
         named = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
         return extensions.fault(f"{named} {what}", got=got, expected=expected)
 
@@ -93,7 +92,7 @@ class PluginSampler(PluginSettings):
         return self.words
 
     def run(self, walk: Any) -> Any:
-        """Return images (N, C, h, w) from the noise `walk.noise(0)`, with `walk.steps` evaluations of the network."""
+        """Return images (N, C, h, w) from the noise `walk.noise(0)`, with as many evaluations of the network as steps."""
         raise NotImplementedError(f"{type(self).__name__} has no `run(walk)`")
 
 

@@ -54,7 +54,7 @@ class EmaConfig(Settings):
     """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
     stds: list[Length] | None = Field(default=None, min_length=2, max_length=2)
     """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
-    power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema` computes the average of
+    power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema_std` computes the average of
     any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
 
     def _check_consistency(self) -> None:
@@ -93,9 +93,8 @@ class ModelConfig(Settings):
         if self.block.position_embedding == "rope" and width // heads % 4:
             raise ValueError(
                 "`position_embedding: rope` rotates pairs of a head's channels, half by row and half by column, and "
-                "the heads of "
-                f"`hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a multiple of 4: choose "
-                "another number of heads, or `position_embedding: sincos`"
+                f"the heads of `hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a "
+                "multiple of 4: choose another number of heads, or `position_embedding: sincos`"
             )
 
     @property
@@ -139,15 +138,18 @@ class ModelConfig(Settings):
         width, depth, _ = self.shape
         return depth * width * (4 * width + self._mlp_rows + self.mlp_width)
 
+    def flops(self, tokens: int) -> float:
+        """Return the floating-point operations of a forward pass of an image of `tokens` tokens."""
+        width, depth, _ = self.shape
+        return 2.0 * tokens * (self.matrix_elements + depth * 2 * tokens * width)
+
     @property
     def mlp_width(self) -> int:
-        """Hidden width E of the MLP."""
         width, _, _ = self.shape
         return swiglu_width(4 * width) if self.block.mlp == "swiglu" else 4 * width
 
     @property
     def _mlp_rows(self) -> int:
-        """Rows of the first weight matrix of the MLP."""
         return self.mlp_width * (2 if self.block.mlp == "swiglu" else 1)
 
     @property
@@ -222,7 +224,7 @@ class GuidanceTrainingConfig(Settings):
     """Source of the prediction without a label. self: the current network (Model-guidance); start: the initial weights
     of a fine-tuning run, which stay in memory (DogFit)."""
     guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
-    """Equivalent `guidance` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
+    """Equivalent `guidance_scale` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
     difference between the predictions with and without a label (w - 1 in both papers). The difference grows during
     training."""
     interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)

@@ -167,8 +167,7 @@ class RunConfig(Settings):
         if self.label_dropout == 0.0:
             raise ValueError(
                 "`guidance_training` requires predictions without a label, which are not trained with `label_dropout` "
-                "0: set it to 0.1, for "
-                "example, or leave `guidance_training` out"
+                "0: set it to 0.1, for example, or leave `guidance_training` out"
             )
         if self.guidance_training.reference == "start" and self.init_from_run is None and self.init_from_file is None:
             raise ValueError(
@@ -185,8 +184,7 @@ class RunConfig(Settings):
         if predict != "noise" and self.init_from_file is not None:
             raise ValueError(
                 "`init_from_file` contains a network that predicts noise, and `objective.prediction_type` is "
-                f"{predict}: set it to noise, or "
-                "leave `init_from_file` out"
+                f"{predict}: set it to noise, or leave `init_from_file` out"
             )
         if self.init_from_file is not None and self.model.block != BlockKind():
             raise ValueError(
@@ -207,7 +205,6 @@ class RunConfig(Settings):
 
     @property
     def segment_steps(self) -> int:
-        """Steps of one job."""
         return self.steps_per_job or self.steps
 
     def keeps(self, step: int) -> bool:

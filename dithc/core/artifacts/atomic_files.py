@@ -13,18 +13,14 @@ from tempfile import TemporaryDirectory
 
 from dithc.core.integrity import require_regular_file
 
-BLOCK_BYTES = 1 << 20
 MOST_LINKS = 40  # limit of the kernel
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 """Errors of file systems without hard links."""
 
 
 def sha256_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with require_regular_file(path).open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flush(path: Path) -> None:
@@ -55,7 +51,7 @@ def atomic_replace(
     if not stream:
         path = path.resolve()
     with TemporaryDirectory() if stream else nullcontext() as elsewhere:
-        temporary = extra_metrics(path) if elsewhere is None else Path(elsewhere) / "content"
+        temporary = unused_name(path) if elsewhere is None else Path(elsewhere) / "content"
         try:
             yield temporary
             if stream:
@@ -100,7 +96,7 @@ def is_stream(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def extra_metrics(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
     """Return an unused temporary name of this process next to `path`, and create the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in ("", *map(str, range(10))):

@@ -14,11 +14,7 @@ def digest(spec: object) -> str:
 
 
 def difference(before: object, now: object) -> str:
-    """Compare two nested mappings of JSON values.
-
-    Returns:
-        The first differing entries as `key: before -> now`; an empty string if there are none.
-    """
+    """Return the first differing entries of nested mappings of JSON values as `key: before -> now`; empty for none."""
     old, new = _leaves(before), _leaves(now)
     keys = [key for key in sorted({*old, *new}) if old.get(key, "absent") != new.get(key, "absent")]
     named = [

@@ -84,7 +84,6 @@ class Lease:
 
     @classmethod
     def below(cls, folder: Path) -> list[Self]:
-        """Return all leases in a folder and below it, held or abandoned."""
         leases = []
         for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
             leases.append(cls(path.parent, wait_seconds=0.0))

@@ -42,27 +42,17 @@ class Manifest:
     times, measured numbers, and files with measurements.
 
     After a manifest was read, `whole` compares its files with the listed hashes before use.
-
-    Attributes:
-        stage, name: Stage, such as `tiles`, and name of the dataset, run or evaluation.
-        spec: Semantic settings that determine the result.
-        numbers: Results (counts, scores, seconds), a type of `outcome`; JSON values only.
-        files: One entry per file: {"path" (relative to the manifest's folder), "sha256", "bytes"}.
-        inputs: Digest of each input manifest, by path.
-        code: Version of dithc, hash of its source, and commit if it is known.
-        host: Machine, and peak memory of the process.
-        seconds: Wall time of the stage.
     """
 
-    stage: str
-    name: str
-    spec: dict[str, Any]
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    files: list[dict[str, Any]] = field(default_factory=list)
-    inputs: dict[str, str] = field(default_factory=dict)
+    stage: str  # such as `tiles`
+    name: str  # of the dataset, run or evaluation
+    spec: dict[str, Any]  # semantic settings that determine the result
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # results, a type of `summaries`; JSON values only
+    files: list[dict[str, Any]] = field(default_factory=list)  # see `file_entry`
+    inputs: dict[str, str] = field(default_factory=dict)  # digest of each input manifest, by path
     code: dict[str, str] = field(default_factory=made_by)
     host: dict[str, Any] = field(default_factory=_host)
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time of the stage
     written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
 
     # Manifest and entry of each file in the manifests that this process has read or written, by absolute path.
@@ -94,7 +84,6 @@ class Manifest:
 
     @staticmethod
     def making_of(path: Path) -> Path:
-        """Return the path of the second document of a manifest."""
         return path.with_name(f".{path.stem}{MADE}")
 
     @staticmethod
@@ -114,12 +103,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path, *, stage: str | None = None) -> Self:
-        """Read a manifest.
-
-        Raises:
-            UserError: The file is missing, altered, not a manifest, of another stage than `stage`, or has invalid
-            numbers.
-        """
+        """Read a manifest; UserError if it is missing, altered, invalid or of another stage than `stage`."""
         wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
             content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._making(path))
@@ -235,8 +219,4 @@ def _state(path: Path) -> tuple[int, ...]:
 
 def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:
     """Return the entry of a file in a manifest: path relative to a folder, SHA-256, bytes."""
-    return {
-        "path": os.path.relpath(path, relative_to),
-        "sha256": sha256_file(path),
-        "bytes": path.stat().st_size,
-    }
+    return {"path": os.path.relpath(path, relative_to), "sha256": sha256_file(path), "bytes": path.stat().st_size}

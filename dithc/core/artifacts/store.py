@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from dithc.core.artifacts.atomic_files import atomic_write, extra_metrics, flush
+from dithc.core.artifacts.atomic_files import atomic_write, flush, unused_name
 from dithc.core.artifacts.manifest import Manifest, file_entry
 from dithc.core.artifacts.outputs import MARKER_FILE, OutputFolder, make_scratch, remove
 from dithc.core.integrity import dump_checksummed, dump_checksummed_line, load_checksummed, require_regular_file
-from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.logging import UserError, get_logger, unwritten, user_error
 
 COMMIT_FILE = "checkpoint.json"
 PIN_FILE = "pinned"
@@ -68,7 +68,7 @@ class CheckpointStore:
     def begin(self, step: int) -> Path:
         """Create an empty folder in the store, to which any number of processes may write; UserError if it fails."""
         try:
-            folder = extra_metrics(self.path(step))
+            folder = unused_name(self.path(step))
             make_scratch(folder)
         except OSError as error:
             raise self.unwritten(step, error) from error
@@ -111,13 +111,11 @@ class CheckpointStore:
 
     def unwritten(self, step: int, reason: object) -> UserError:
         """Build the error of a failed write, with the last complete checkpoint."""
-        return user_error(
-            f"checkpoint of step {step} could not be written to {self.path(step)}",
-            got=reason,
-            expected="a writable folder with sufficient space",
-            fix="free space or change `store` in the configuration, then start again: training continues "
-            f"from the last complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})",
+        fix = (
+            "free space or change `store` in the configuration, then start again: training continues from the last "
+            f"complete checkpoint ({self.steps()[-1] if self.steps() else 'none yet'})"
         )
+        return unwritten(f"checkpoint of step {step}", self.path(step), reason, fix=fix)
 
     @staticmethod
     def commit_content(text: str, step: int) -> tuple[dict[str, Any], list[str]]:

@@ -11,7 +11,7 @@ Extending: a new output format, such as OpenMetrics, is a further writer in `Met
 """
 
 from dithc.core.logging import out_of_memory
-from dithc.core.logging.errors import UserError, user_error
+from dithc.core.logging.errors import UserError, unwritten, user_error
 from dithc.core.logging.messages import get_logger, setup_logging
 from dithc.core.logging.metrics import MetricsWriter, read_metrics
 from dithc.core.logging.progress import progress
@@ -24,5 +24,6 @@ __all__ = [
     "progress",
     "read_metrics",
     "setup_logging",
+    "unwritten",
     "user_error",
 ]

@@ -26,3 +26,11 @@ def user_error(what: str, *, got: object, expected: object, fix: str) -> UserErr
         fix = RAISE_FILE_LIMIT
     what, got, expected, fix = (escaped(str(part), indent=4) for part in (what, got, expected, fix))
     return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  fix:      {fix}")
+
+
+def unwritten(
+    what: str, place: object, error: object, *, kept: str = "", fix: str = "free space, then start again"
+) -> UserError:
+    """Build the error of a failed write of `what` to a file or folder; `kept` names what is complete."""
+    expected = f"a writable folder with enough space{'; ' * bool(kept)}{kept}"
+    return user_error(f"{what} could not be written to {place}", got=error, expected=expected, fix=fix)

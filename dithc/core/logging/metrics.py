@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines, require_regular_file
@@ -26,11 +25,7 @@ class MetricsWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        after: int | None = None,
-        claim: Callable[[Sequence[Path]], None] | None = None,
+        self, folder: Path, *, after: int | None = None, claim: Callable[[Sequence[Path]], None] | None = None
     ) -> None:
         # TensorBoard reads files in the order of their names.
         path = folder / METRICS_FILE
@@ -64,16 +59,13 @@ class MetricsWriter:
         _append(self._events, record.getvalue())
 
     def close(self) -> None:
-        """Close both files."""
         self._lines.close()
         self._events.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 from tqdm import tqdm
@@ -11,12 +10,6 @@ from dithc.core.logging.escaping import escaped
 from dithc.core.logging.messages import get_logger
 
 SECONDS_BETWEEN_LINES = 15.0
-
-
-def _span(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class progress:
@@ -53,19 +46,17 @@ class progress:
         self._last_line = time.monotonic()
         elapsed = self._last_line - self._start
         rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
-        left = _span((self.total - self.done) / rate) if rate > 0 else "?"
+        left = tqdm.format_interval((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
         get_logger(f"dithc.{self.label}").info(
             f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
-            f"{_span(elapsed)} gone, {left} left{self._notes}"
+            f"{tqdm.format_interval(elapsed)} gone, {left} left{self._notes}"
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
         elif not self.quiet:

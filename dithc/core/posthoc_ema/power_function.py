@@ -57,24 +57,14 @@ class PowerFunctionProfile:
 
 @dataclass(frozen=True)
 class ProfileCombination:
-    """A profile as a sum of stored profiles.
+    """A profile as a sum of stored profiles."""
 
-    Attributes:
-        shares: Share of each stored average; the sum is 1.
-        misfit: Norm of the residual relative to the norm of the requested profile.
-    """
-
-    shares: tuple[float, ...]
-    misfit: float
+    shares: tuple[float, ...]  # of each stored average; the sum is 1
+    misfit: float  # norm of the residual relative to the norm of the requested profile
 
 
 def combine_profiles(wanted: PowerFunctionProfile, stored: Sequence[PowerFunctionProfile]) -> ProfileCombination:
-    """Return the sum of stored profiles with the least squared distance from a requested profile; the shares sum to 1.
-
-    Args:
-        wanted: Requested profile.
-        stored: K >= 1 distinct profiles.
-    """
+    """Return the sum of K >= 1 distinct stored profiles with the least squared distance from a requested profile."""
     import numpy as np
 
     gammas = np.array([gamma_of(one.length) for one in (*stored, wanted)])

@@ -9,6 +9,15 @@ import yaml
 
 from dithc.core.summaries import ABSENT, Table
 
+# Rows of figure 9 by the stages of `dithc bench stepwise`.
+STAGES = {
+    "gemm": "GEMM",
+    "mpi": "+ asynchronous MPI",
+    "operators": "+ AI operators",
+    "automem": "+ AutoMem",
+    "tuned": "+ tuning",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
@@ -37,7 +46,6 @@ class Printed:
 
     @property
     def table(self) -> Table:
-        """The table as texts."""
         rows = [[ABSENT if value is None else str(value) for value in row] for row in self.rows]
         return Table(title=self.title, head=self.columns, rows=rows)
 
@@ -53,7 +61,6 @@ class Reference:
 
 @cache
 def read_reference() -> Reference:
-    """Return the numbers printed in the paper."""
     content = yaml.safe_load(Path(__file__).with_name("reference.yaml").read_text(encoding="utf-8"))
     tables = {name: Printed(**table) for name, table in content["tables"].items()}
     return Reference(source=content["source"], tables=tables, scaling=content["scaling"])
@@ -62,8 +69,9 @@ def read_reference() -> Reference:
 def published_value(target: str, row: str, column: str) -> float | None:
     """Return a number printed in a table or figure such as `table2` or `fig9`; None if the paper prints none.
 
-    `row` is the first column, or the first two joined by a space if the first one is ambiguous: `112 XL/2`.
+    `row` is the first column, or the first two joined by a space if the first one is ambiguous: `112 XL/2`. In figure 9 it may
+    also be a stage of `dithc bench stepwise`.
     """
     tables = read_reference().tables
     table = tables.get(target) or tables.get(target.replace("fig", "figure", 1))
-    return table.number(row, column) if table else None
+    return table.number(STAGES.get(row, row), column) if table else None

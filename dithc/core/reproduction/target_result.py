@@ -31,34 +31,22 @@ def _finite(where: str, **numbers: float | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultCell:
-    """One number of a target, at a row and column of its table or figure.
+    """One number of a target, at a row and column of its table or figure."""
 
-    Attributes:
-        id: unique within the target; the name of its file.
-        quantity: measured quantity, such as `seconds per iteration`.
-        unit: such as `s`, `GB`, `x`; empty for none.
-        value: null unless measured or simulated; `low` and `high` bound its spread.
-        published: number printed in the paper; null for none.
-        reason: reason of a skipped or out-of-memory cell; assumption of a simulation.
-        predicted_seconds: wall time predicted before the start.
-        command: command that measures this cell alone.
-        file: source of the number, relative to the page.
-    """
-
-    id: str
+    id: str  # unique within the target; the name of its file
     row: str
     column: str
-    quantity: str
+    quantity: str  # such as `seconds per iteration`
     status: Status
-    unit: str = ""
-    value: float | None = None
-    low: float | None = None
+    unit: str = ""  # such as `s`, `GB`, `x`
+    value: float | None = None  # None unless measured or simulated
+    low: float | None = None  # `low` and `high` bound the spread of `value`
     high: float | None = None
-    published: float | None = None
-    reason: str = ""
-    predicted_seconds: float | None = None
-    command: str = ""
-    file: str = ""
+    published: float | None = None  # number printed in the paper
+    reason: str = ""  # of a skipped or out-of-memory cell; assumption of a simulation
+    predicted_seconds: float | None = None  # wall time predicted before the start
+    command: str = ""  # measures this cell alone
+    file: str = ""  # source of the number, relative to the page
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -82,23 +70,16 @@ class ResultCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One curve of a figure.
-
-    Attributes:
-        kind: measured, simulated or published. Only measured curves are drawn solid.
-        x, y: points; null in y marks a missing point.
-        smoothed: smoothed y, or empty.
-        file: source of the points, relative to the page.
-    """
+    """One curve of a figure."""
 
     label: str
-    kind: Kind
+    kind: Kind  # only measured curves are drawn solid
     x: tuple[float, ...]
-    y: tuple[float | None, ...]
-    smoothed: tuple[float | None, ...] = ()
+    y: tuple[float | None, ...]  # None marks a missing point
+    smoothed: tuple[float | None, ...] = ()  # smoothed y, or empty
     x_label: str = ""
     y_label: str = ""
-    file: str = ""
+    file: str = ""  # source of the points, relative to the page
 
     def __post_init__(self) -> None:
         where = f"series {self.label!r}"
@@ -124,29 +105,20 @@ class ResultImage:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetResult:
-    """A reproduced table or figure of the paper, one of `TARGETS`.
-
-    Attributes:
-        paper: heading in the paper, such as `Table 2`.
-        scale: minutes on a small machine, one node in a night, or the published settings.
-        machine: name, cores, memory_gib, isa and more.
-        versions: versions of dithc, torch, Python, and the commit.
-        digest: digest of settings and inputs.
-        notes: differences from the setting of the paper, shown on the figure.
-    """
+    """A reproduced table or figure of the paper, one of `TARGETS`."""
 
     target: str
     title: str
-    paper: str
-    scale: Scale
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    paper: str  # heading in the paper, such as `Table 2`
+    scale: Scale  # minutes on a small machine, one node in a night, or the published settings
+    machine: Mapping[str, Any] = field(default_factory=dict)  # name, cores, memory_gib, isa and more
+    versions: Mapping[str, str] = field(default_factory=dict)  # of dithc, torch, Python, and the commit
     command: str = ""
-    digest: str = ""
+    digest: str = ""  # of settings and inputs
     cells: tuple[ResultCell, ...] = ()
     series: tuple[Series, ...] = ()
     images: tuple[ResultImage, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # differences from the setting of the paper, shown on the figure
 
     def __post_init__(self) -> None:
         _known("document", "target", self.target, TARGETS)

@@ -32,35 +32,22 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Summary of a benchmark result.
+    """Summary of a benchmark result."""
 
-    Attributes:
-        title: subject and settings in one line.
-        notes: sentences on single results, such as the reason of a failure.
-        conditions: circumstances of the measurement by name.
-    """
-
-    title: str
+    title: str  # subject and settings in one line
     tables: list[Table]
-    notes: list[str] = field(default_factory=list)
-    conditions: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # on single results, such as the reason of a failure
+    conditions: dict[str, str] = field(default_factory=dict)  # circumstances of the measurement by name
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Self:
-        """Read the summary in the JSON of a benchmark.
-
-        Raises:
-            KeyError: the JSON has no summary.
-            TypeError: the summary has another form.
-        """
+        """Read the summary in the JSON of a benchmark; KeyError without one, TypeError if it has another form."""
         summary = result["summary"]
         return cls(**{**summary, "tables": [Table(**one) for one in summary["tables"]]})
 
     def to_content(self) -> dict[str, Any]:
-        """Return the entry for the JSON of a benchmark."""
         return {"summary": asdict(self)}
 
     def text(self) -> str:
-        """Return the text for a terminal."""
         tables = ["\n".join([table.title, *table.lines()]).strip() for table in self.tables]
         return "\n\n".join(filter(None, [self.title, *tables, "\n".join(self.notes)])).translate(ASCII)

@@ -23,10 +23,8 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a safetensors file, or of its numbered shards, mapped into memory.
 
     `path` is a file such as `model.safetensors`, or the name whose shards `model-00001-of-00002.safetensors` exist. A
-    tensor that is complete in one file is a view of that file. A tensor in pieces is assembled at each access.
-
-    Raises:
-        UserError: A file is missing, truncated or of another format, or pieces do not form complete tensors.
+    tensor that is complete in one file is a view of that file. A tensor in pieces is assembled at each access. UserError
+    if a file is missing, truncated or of another format, or pieces do not form complete tensors.
     """
     try:
         return _Tensors(files_of(path))

@@ -43,21 +43,13 @@ TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPiece:
-    """A part of a tensor.
+    """A part of a tensor."""
 
-    Attributes:
-        name: Name of the complete tensor.
-        values: Values of this part; shape (count) if `dim` is None.
-        shape: Shape of the complete tensor.
-        dim: Dimension along which the tensor is sliced; None for a range of its flattened elements.
-        start: Index of the first slice along `dim`, or of the first element.
-    """
-
-    name: str
-    values: Tensor
-    shape: tuple[int, ...]
-    dim: int | None = None
-    start: int = 0
+    name: str  # of the complete tensor
+    values: Tensor  # shape (count) if `dim` is None
+    shape: tuple[int, ...]  # of the complete tensor
+    dim: int | None = None  # along which the tensor is sliced; None for a range of its flattened elements
+    start: int = 0  # index of the first slice along `dim`, or of the first element
 
     @classmethod
     def whole(cls, name: str, values: Tensor) -> "TensorPiece":
@@ -69,11 +61,7 @@ class TensorPiece:
 
 
 def assemble(pieces: Iterable[TensorPiece]) -> dict[str, Tensor]:
-    """Assemble complete tensors by name from all of their pieces, in any order.
-
-    Raises:
-        UserError: Pieces of a tensor overlap, leave a gap, or disagree about its shape.
-    """
+    """Assemble complete tensors by name from pieces in any order; UserError if these overlap, leave a gap or disagree."""
     by_name: dict[str, list[TensorPiece]] = {}
     for piece in pieces:
         by_name.setdefault(piece.name, []).append(piece)
@@ -104,17 +92,11 @@ def _whole(parts: list[TensorPiece]) -> Tensor:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """Content of one file.
+    """Content of one file."""
 
-    Attributes:
-        TYPES: Supported tensor types, with their names in the format.
-        pieces: Contiguous pieces in file order.
-        said: Further metadata by name.
-    """
-
-    TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES
-    pieces: tuple[TensorPiece, ...]
-    said: Mapping[str, str] = field(default_factory=dict)
+    TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES  # supported tensor types, with their names in the format
+    pieces: tuple[TensorPiece, ...]  # contiguous, in file order
+    said: Mapping[str, str] = field(default_factory=dict)  # further metadata by name
 
     @classmethod
     def of(cls, pieces: Iterable[TensorPiece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
@@ -128,7 +110,6 @@ class TensorFile:
         return sum(piece.values.nbytes for piece in self.pieces)
 
     def head(self) -> bytes:
-        """Return the bytes before the first tensor."""
         tensors: dict[str, Any] = {}
         cut: dict[str, Any] = {}
         at = 0

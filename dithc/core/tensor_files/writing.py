@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from mmap import PAGESIZE, mmap
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -62,9 +61,7 @@ class DirectFileWriter:
     def __enter__(self) -> "DirectFileWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def write(self, block: memoryview) -> None:

@@ -36,17 +36,11 @@ ADVICE = re.compile(r"weights[_ ]only|pickle|trust", re.IGNORECASE)
 
 
 class Content(NamedTuple):
-    """The content of a file.
+    """The content of a file."""
 
-    Attributes:
-        words: Description with an article.
-        format: safetensors, torch (torch.save), torchscript or export; empty for other content.
-        fix: Fix if the file certainly contains no weights; empty otherwise.
-    """
-
-    words: str
-    format: str = ""
-    fix: str = ""
+    words: str  # with an article
+    format: str = ""  # safetensors, torch (torch.save), torchscript or export
+    fix: str = ""  # set if the file certainly contains no weights
 
 
 def content_of(path: Path) -> Content:

@@ -104,6 +104,5 @@ def digest_of_files(paths: Sequence[Path], *, settings: Any = None) -> str:
     digest = hashlib.sha256(b"" if settings is None else json.dumps(settings).encode())
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

@@ -87,12 +87,8 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
 
 def _check_scenes(images: GeneratedImageExport | RealTiles, count: int, *, layout: Format, out: Path) -> None:
     if layout != "geotiff":
-        raise user_error(
-            "scenes are written by rows",
-            got=f"--format {layout}",
-            expected="--format geotiff",
-            fix="use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it",
-        )
+        fix = "use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it"
+        raise user_error("scenes are written by rows", got=f"--format {layout}", expected="--format geotiff", fix=fix)
     needed = int(np.prod(images.image_shape)) * np.dtype(images.bands.dtype).itemsize
     # Assume that compression fails, and that one image exists twice while its overviews are built.
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))

@@ -40,7 +40,7 @@ class GeneratedImages:
         data = Tiles(self.tiles.parent)
         self.info, self.stretch = data.info, data.stretch
         self._pictures = PICTURES.match(str(self.manifest.numbers.get("codec", ""))) is not None
-        self.bands = products.Bands.displayed(self.info) if self._pictures else products.Bands.of(self.info)
+        self.bands = products.Bands.of(self.info, displayed=self._pictures)
         names = self._named(".npy")
         if not names:
             raise user_error(

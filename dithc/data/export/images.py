@@ -22,18 +22,7 @@ from dithc.data.export.open_stage import tile_places
 
 Clipped = npt.NDArray[np.int64]
 OF_SAMPLES = (
-    *(
-        "run",
-        "image_size",
-        "windows",
-        "seam_ratio",
-        "described",
-        "weights",
-        "step",
-        "seed",
-        "codec",
-        "sampler",
-    ),
+    *("run", "image_size", "windows", "seam_ratio", "described", "weights", "step", "seed", "codec", "sampler"),
     *("steps", "guidance_scale"),
 )
 """Numbers of the manifest that become tags."""
@@ -48,12 +37,10 @@ class GeneratedImageExport(GeneratedImages):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of an image."""
         return self.shape[1:]
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """Common tags of all images."""
         said = {"evaluation": self.manifest.name}
         said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
         if (time := self.manifest.numbers.get("checkpoint")) is not None:
@@ -115,7 +102,6 @@ class RealTiles:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """Common tags of all images."""
         return _tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
@@ -139,7 +125,6 @@ class RealTiles:
             )
 
     def _valid(self, number: int) -> npt.NDArray[np.bool_] | None:
-        """Return the valid pixels (S, S) of a tile; None if all are valid."""
         if self._columns["valid_frac"][number] == 1.0:
             return None
         scene = self._numbers[self._columns["scene_id"][number]]

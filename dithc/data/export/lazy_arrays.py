@@ -91,7 +91,6 @@ def variable(
 
 
 def taken(block: Array, rest: tuple[Key, ...]) -> Array:
-    """Index all axes of a block except the first."""
     for axis, key in enumerate(rest, start=1):
         block = block[(slice(None),) * axis + (key,)]
     return block

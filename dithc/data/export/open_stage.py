@@ -214,9 +214,4 @@ def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-STAGES: dict[str, Opener] = {
-    "ingest": _scenes,
-    "tiles": _tiles,
-    "sample": _samples,
-    "features": _features,
-}
+STAGES: dict[str, Opener] = {"ingest": _scenes, "tiles": _tiles, "sample": _samples, "features": _features}

@@ -78,7 +78,6 @@ def _said(image: products.Image, tags: dict[str, str]) -> dict[str, Any]:
 
 
 def _finish(group: Any, target: Any, bands: products.Bands, coordinates: dict[str, list[Any]]) -> None:
-    """Write the coordinates, and the attributes that list them."""
     if not any(coordinates["crs"]):
         del coordinates["crs"], coordinates["transform"]
     columns: dict[str, tuple[tuple[str, ...], Any]] = {

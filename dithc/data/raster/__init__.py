@@ -1,4 +1,6 @@
-"""Reading and writing of georeferenced raster files: the only use of rasterio besides `grids.py` and `ground.py`.
+"""Reading and writing of georeferenced raster files.
+
+Only this package, `grids.py` and `readers/gaofen2/orthorectify.py` import rasterio.
 
 Purpose: `read_raster` returns the pixels of a GeoTIFF or JPEG 2000 file and its metadata (`RasterInfo`).
 `write_geotiff` and `write_cog` write losslessly, with a `BandLabel` for each band. GDAL's
@@ -19,12 +21,4 @@ from dithc.data.raster.labels import BandLabel
 from dithc.data.raster.reading import READING, Driver, RasterInfo, read_raster
 from dithc.data.raster.writing import write_cog, write_geotiff
 
-__all__ = [
-    "READING",
-    "BandLabel",
-    "Driver",
-    "RasterInfo",
-    "read_raster",
-    "write_cog",
-    "write_geotiff",
-]
+__all__ = ["READING", "BandLabel", "Driver", "RasterInfo", "read_raster", "write_cog", "write_geotiff"]

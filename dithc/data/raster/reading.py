@@ -96,14 +96,12 @@ def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[A
     if driver == "JP2OpenJPEG":
         check_codestream(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-            with opened(path, driver) as source:
-                block_bytes = _check_size(path, source)
-                check_aux(path)
-                if driver == "GTiff":
-                    check_blocks(path, block_bytes=block_bytes)
-                return _read(path, driver, source, bands=bands)
+        with quiet(), opened(path, driver) as source:
+            block_bytes = _check_size(path, source)
+            check_aux(path)
+            if driver == "GTiff":
+                check_blocks(path, block_bytes=block_bytes)
+            return _read(path, driver, source, bands=bands)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # Decoders raise many types for hostile files.
@@ -196,12 +194,18 @@ def _driver(path: Path) -> Driver:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings about files without georeference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        yield
+
+
+@contextmanager
 def opened(path: Path, driver: Driver) -> Iterator[Any]:
     """Open a file; the GDAL settings apply to this thread until it is closed."""
-    with (
-        rasterio.Env(**READING),
-        rasterio.open(os.path.abspath(path), driver=driver) as source,
-    ):  # excludes server names
+    name = os.path.abspath(path)  # excludes server names
+    with rasterio.Env(**READING), rasterio.open(name, driver=driver) as source:
         yield source
 
 
@@ -220,7 +224,6 @@ def _check_size(path: Path, source: Any) -> int:
 
 
 def _decoded(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
-    """Decode blocks of bands with threads that each open the file."""
     pixels = np.empty((len(numbers), source.height, source.width), source.dtypes[0])  # (C, H, W)
 
     def decode(share: list[Window]) -> None:

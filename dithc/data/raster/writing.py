@@ -1,9 +1,7 @@
 """Lossless writing of georeferenced rasters, with comparison of the written file."""
 
 import hashlib
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from rasterio.windows import Window
 
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.labels import BandLabel, write_labels
-from dithc.data.raster.reading import READING, Driver, opened
+from dithc.data.raster.reading import Driver, opened, quiet
 
 # JPEG 2000 is lossless only with the reversible 5/3 wavelet, all quality layers, and no chroma subsampling.
 CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
@@ -39,26 +37,24 @@ def write_geotiff(
     epsg: int | None,
     nodata: float | None = None,
     driver: Driver = "GTiff",
-    verify: bool = False,
 ) -> None:
-    """Write one raster (C, H, W) losslessly to an existing folder.
+    """Write one raster (C, H, W) losslessly to an existing folder, read it back and compare every pixel.
 
-    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. transform and epsg are None without georeference. `verify`
-    reads the file back and compares every pixel. Raises OSError if the file cannot be written, or has other content.
+    GTiff stores all dtypes, JP2OpenJPEG uint8, uint16 and int16. transform and epsg are None without georeference.
+    Raises OSError if the file cannot be written, or has other content.
     """
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
     place = _place(None if epsg is None else f"EPSG:{epsg}", transform)
     try:
-        with _quiet():
+        with quiet():
             with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
                 target.write(array_chw)
-            if verify:
-                with rasterio.Env(**READING), rasterio.open(path, driver=driver) as source:
-                    same = np.array_equal(source.read(), array_chw)
+            with opened(path, driver) as source:
+                same = np.array_equal(source.read(), array_chw, equal_nan=True)
     except rasterio.errors.RasterioError as error:
         raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
-    if verify and not same:
+    if not same:
         raise OSError(f"{path} reads back other pixels than were written with {driver}: is the disk full or failing?")
 
 
@@ -88,7 +84,7 @@ def write_cog(
         write_labels(target, bands)
 
     try:
-        with _quiet():
+        with quiet():
             if isinstance(pixels, np.ndarray):
                 same = _write_array(path, pixels, profile | _place(crs, transform), describe, valid=valid)
             else:
@@ -152,10 +148,3 @@ def _place(crs: str | None, transform: GeoTransform | None) -> dict[str, Any]:
     if crs is None or transform is None:
         return {}
     return {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-        yield

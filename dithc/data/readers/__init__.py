@@ -57,7 +57,7 @@ class Reader(Protocol):
         """Paths of the scenes in reading order."""
 
     def read(self, path: Path) -> Scene:
-        """Read one of `paths`; raise Refused, UserError or OSError if it must not be used."""
+        """Read one of `paths`; raise SceneRejectedError, UserError or OSError if it must not be used."""
 
 
 READERS: dict[type, Callable[[Any, Path], Reader]] = {

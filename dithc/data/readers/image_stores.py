@@ -45,7 +45,7 @@ class ImageStore(ABC):
 
     @abstractmethod
     def content(self, path: Path) -> bytes:
-        """Return the bytes of an image; raise OSError, Refused or UserError if they cannot be read."""
+        """Return the bytes of an image; raise OSError, SceneRejectedError or UserError if they cannot be read."""
 
     def file(self, path: Path) -> Path:
         return path
@@ -54,7 +54,7 @@ class ImageStore(ABC):
         return self.file(path).stat().st_size
 
     def label(self, path: Path) -> int:
-        """Return the label of an image; raise Refused if it is not the number of a class."""
+        """Return the label of an image; raise SceneRejectedError if it is not the number of a class."""
         label = self.labels[path]
         if type(label) is int and 0 <= label < len(self.classes):
             return label
@@ -353,7 +353,6 @@ def _split_shards(files: list[Path]) -> list[Path]:
 
 
 def _checked_shard(file: Path, *, one: bool) -> tuple[ParquetInfo, list[object]]:
-    """Check the columns of a shard and return it with the label of each row."""
     wanted = {IMAGE: "bytes"} | ({} if one else {LABEL: "int"})
     try:
         with open_regular(file):

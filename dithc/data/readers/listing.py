@@ -175,12 +175,8 @@ class Listing:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         aside = "".join(f"; {count} {kind}" for kind, count in self._rest().items())
-        return user_error(
-            f"no scene found in {folder}",
-            got=f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder",
-            expected=wanted,
-            fix=fix,
-        )
+        got = f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder"
+        return user_error(f"no scene found in {folder}", got=got, expected=wanted, fix=fix)
 
     def _rest(self) -> dict[str, int]:
         found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
@@ -238,7 +234,6 @@ def exists(folder: Path, *, wanted: str) -> None:
 
 
 def _is_mask(path: Path, parts: Sequence[str]) -> bool:
-    """Return whether the name of a file or of a folder above it denotes masks."""
     return MASK.search(path.stem) is not None or any(MASK_FOLDER.fullmatch(part) for part in parts[:-1])
 
 
@@ -269,7 +264,6 @@ class SidecarIndex:
 
 
 def below(folder: Path) -> list[Path]:
-    """Return all files below a folder, including hidden files."""
     return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 

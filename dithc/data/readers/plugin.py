@@ -27,27 +27,16 @@ FACTS: dict[str, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Raster:
-    """Result of `read` of an installed source.
+    """Result of `read` of an installed source; physical = stored * scale + offset."""
 
-    Attributes:
-        pixels: (C, H, W), uint8, int16 or uint16, the same for all scenes; C as in `bands`.
-        units: Units of the numbers.
-        scale: Scale in physical = stored * scale + offset.
-        offset: Offset in the same equation.
-        mask: (H, W) uint8 of `dithc.data.scene.Mask`: 0 invalid, 1 valid, 2 cloud; None if every pixel is valid.
-        place: Georeference; by default none, as for images.
-        label: Class index.
-        facts: Metadata with names in `FACTS`.
-    """
-
-    pixels: Array
+    pixels: Array  # (C, H, W), uint8, int16 or uint16, the same for all scenes; C as in `bands`
     units: Units = "dn"
     scale: float = 1.0
     offset: float = 0.0
-    mask: Array | None = None
-    place: Georeference = PICTURE
-    label: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
+    mask: Array | None = None  # (H, W) uint8: 0 invalid, 1 valid, 2 cloud; None if every pixel is valid
+    place: Georeference = PICTURE  # by default none, as for images
+    label: int = 0  # class index
+    facts: dict[str, Any] = field(default_factory=dict)  # metadata with names in `FACTS`
 
 
 class InstalledReader:
@@ -78,7 +67,7 @@ class InstalledReader:
         return [file for one in given for file in (below(one) if one.is_dir() else [one])]
 
     def read(self, path: Path) -> Scene:
-        """Read one file; raise Refused if the result is not a valid scene of the source."""
+        """Read one file; raise SceneRejectedError if the result is not a valid scene of the source."""
         try:
             found = self.source.read(path)
         except (SceneRejectedError, OSError, ValueError, EOFError, MemoryError):

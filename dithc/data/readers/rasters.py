@@ -79,7 +79,7 @@ def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, g
 def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alpha: int = 0) -> Array:
     """Return an array (C, H, W), (H, W, C) or, for a single band, (H, W) as (C, H, W), with C the number of bands.
 
-    `alpha` counts alpha bands of the file that are not in the array. Raises Refused, naming the fitting layout, if the
+    `alpha` counts alpha bands of the file that are not in the array. Raises SceneRejectedError, naming the fitting layout, if the
     declared axis has another length.
     """
     count = len(bands)
@@ -90,25 +90,17 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
         f"{count} bands ({', '.join(bands)}) on the {'first' if layout == 'chw' else 'last'} axis (layout {layout})"
     )
     if array.ndim != 3:
-        raise SceneRejectedError(
-            Reason.WRONG_LAYOUT,
-            f"the array has {array.ndim} axes",
-            got=axes,
-            expected=f"three axes, {wanted}",
-            fix="save one scene per file with all its bands, or remove the file from the folder",
-        )
+        fix = "save one scene per file with all its bands, or remove the file from the folder"
+        what = f"the array has {array.ndim} axes"
+        raise SceneRejectedError(Reason.WRONG_LAYOUT, what, got=axes, expected=f"three axes, {wanted}", fix=fix)
     declared, other = (array.shape[0], array.shape[2]) if layout == "chw" else (array.shape[2], array.shape[0])
     if declared == count:
         return array if layout == "chw" else np.moveaxis(array, 2, 0)  # (C, H, W)
     if other == count:
         instead = "hwc" if layout == "chw" else "chw"
-        raise SceneRejectedError(
-            Reason.WRONG_LAYOUT,
-            "the axes are in another order than declared",
-            got=axes,
-            expected=wanted,
-            fix=f"set `axis_order: {instead}` for .npy files; write a GeoTIFF again with its bands first",
-        )
+        fix = f"set `axis_order: {instead}` for .npy files; write a GeoTIFF again with its bands first"
+        what = "the axes are in another order than declared"
+        raise SceneRejectedError(Reason.WRONG_LAYOUT, what, got=axes, expected=wanted, fix=fix)
     raise SceneRejectedError(
         Reason.BAND_COUNT,
         "the number of bands in the file differs from the declaration",
@@ -120,7 +112,7 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
 
 
 def check_dtype(pixels: Array, *, units: str) -> None:
-    """Raise Refused unless pixels have the type of `units`, a key of `DTYPES`."""
+    """Raise SceneRejectedError unless pixels have the type of `units`, a key of `DTYPES`."""
     if pixels.dtype != DTYPES[units]:
         raise SceneRejectedError(
             Reason.WRONG_DTYPE,
@@ -154,7 +146,7 @@ def ground_gsd_m(info: RasterInfo) -> float:
     """Return the side of a pixel on the ground in meters, at the center of the raster.
 
     Systems with a scale true within `TOLERANCE`, such as UTM, keep the declared side. Others, such as Web Mercator,
-    return the mean of both sides on the ellipsoid. Raises Refused as `square_pixel`, and if the center is not on the
+    return the mean of both sides on the ellipsoid. Raises SceneRejectedError as `square_pixel`, and if the center is not on the
     Earth.
     """
     side = square_pixel(info.transform)
@@ -172,7 +164,6 @@ def ground_gsd_m(info: RasterInfo) -> float:
 
 
 def check_projected(info: RasterInfo) -> None:
-    """Raise Refused unless the coordinate reference system is projected in meters."""
     if not info.metric:
         raise SceneRejectedError(
             Reason.CRS_WRONG,
@@ -184,7 +175,8 @@ def check_projected(info: RasterInfo) -> None:
 
 
 def square_pixel(transform: GeoTransform) -> float:
-    """Return the side of a square pixel in meters of the system; Refused if the grid is rotated or not on the Earth."""
+    """Return the side of a square pixel in meters of the system; SceneRejectedError if the grid is rotated or not on the
+    Earth."""
     a, b, c, d, e, f = transform
     if not (
         LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)

@@ -51,7 +51,7 @@ def check_tags(
     offset: float | Sequence[float] = 0.0,
     wavelengths_nm: Sequence[float] | None = None,
 ) -> None:
-    """Raise Refused, with both values, if tags of a file (or a file per band) contradict the configuration.
+    """Raise SceneRejectedError, with both values, if tags of a file (or a file per band) contradict the configuration.
 
     Scale, offset and units of `dn` and `byte` are not compared, because numbers stay as stored. Scale and offset are
     those of all bands or of each. `default_colors` accepts red, green and blue as GDAL's default, as for bytes.

@@ -12,7 +12,7 @@ from dithc.core.artifacts import Manifest
 from dithc.core.integrity import parse_json
 from dithc.core.logging import user_error
 from dithc.data.npy_writer import open_npy
-from dithc.data.parquet import column_names, read_columns
+from dithc.data.parquet import read_columns
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes.ingest import INDEX_FILE, TABLE_FILE
 
@@ -22,24 +22,17 @@ FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_a
 
 
 class Scenes:
-    """Output of the stage `scenes`.
+    """Output of the stage `scenes`: the content of `scenes.json` (`index`), and columns of accepted scenes.
 
-    Attributes:
-        index: Content of `scenes.json`.
-        columns: Columns of accepted scenes in the order of (stack, row); the position is the scene's number.
-        count: Number of accepted scenes.
-        firsts: Number of the first scene of each stack, and the count.
-
-    Raises:
-        UserError: A file is missing or damaged.
+    Columns are in the order of (stack, row); the position is the scene's number. `firsts` are the numbers of the first scene
+    of each stack, and the count. Raises UserError if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             self.index: dict[str, Any] = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
-            table = Manifest.whole(folder / TABLE_FILE)
-            columns = read_columns(table, *COLUMNS, *(name for name in column_names(table) if name in FACTS))
+            columns = read_columns(Manifest.whole(folder / TABLE_FILE), *COLUMNS, *FACTS)
         except (OSError, ValueError) as error:
             raise user_error(
                 f"the scenes in {folder} cannot be read",

@@ -87,10 +87,6 @@ class CachedScene:
         painted = canvas.path
         pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted
         marked = None if bool((mask == Mask.VALID).all()) else np.ascontiguousarray(mask)
-        digest = hashlib.sha256()
-        _hash(digest, pixels, offset=None if painted is None else painted.stat().st_size - values.nbytes)
-        if marked is not None:
-            digest.update(marked.data)
         return cls(
             scene_id=scene.scene_id,
             path=scene.path,
@@ -100,7 +96,7 @@ class CachedScene:
             pixels=pixels,
             mask=marked,
             shape=values.shape,
-            sha256=digest.hexdigest(),
+            sha256=_digest(pixels, marked, offset=0 if painted is None else painted.stat().st_size - values.nbytes),
         )
 
     def line(self, placed: StackLocation, state: str | None) -> dict[str, Any]:
@@ -198,13 +194,8 @@ class SceneCache:
         mask = line["mask"] and _read(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
         if mask is not None and (mask == Mask.VALID).all():  # another scene of its stack has invalid pixels
             mask = None
-        if not self.is_own:
-            digest = hashlib.sha256()
-            _hash(digest, pixels, offset=offset)
-            if mask is not None:
-                digest.update(mask.data)
-            if digest.hexdigest() != line["sha256"]:
-                raise OSError("its bytes were altered")
+        if not self.is_own and _digest(pixels, mask, offset=offset) != line["sha256"]:
+            raise OSError("its bytes were altered")
         same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
         return CachedScene(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
 
@@ -263,15 +254,19 @@ def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
     return array.reshape(shape)
 
 
-def _hash(digest: Any, pixels: Array | Path, *, offset: int | None) -> None:
-    """Hash the bytes of an array, or of a file from an offset on, block by block."""
-    if not isinstance(pixels, Path):
+def _digest(pixels: Array | Path, mask: Array | None, *, offset: int) -> str:
+    """Return the SHA-256 of pixels, as array or as file from an offset on, and of the mask."""
+    digest = hashlib.sha256()
+    if isinstance(pixels, Path):
+        with pixels.open("rb") as file:
+            file.seek(offset)
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    else:
         digest.update(pixels.data)
-        return
-    with pixels.open("rb") as file:
-        file.seek(offset or 0)
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
+    if mask is not None:
+        digest.update(mask.data)
+    return digest.hexdigest()
 
 
 def _row(scene: Scene, folder: Path) -> dict[str, Any]:
@@ -303,10 +298,4 @@ def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
         name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
         for name in ("what", "got", "expected", "fix")
     }
-    return {
-        "scene_id": rejection.scene_id,
-        "status": "rejected",
-        "path": path,
-        "reason": str(refused.reason),
-        **told,
-    }
+    return {"scene_id": rejection.scene_id, "status": "rejected", "path": path, "reason": str(refused.reason), **told}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.npy_writer import SHARD_BYTES, NpyWriter
+from dithc.data.npy_writer import SHARD_BYTES, NpyWriter, header_of
 from dithc.data.scene import Array, Mask, PixelBuffer
 
 SCENES_PER_STACK = 4096
@@ -42,20 +42,20 @@ class Stacks:
 
     def _close(self, shape: tuple[int, ...]) -> None:
         stack = self._open.pop(shape)
-        stack.close()
-        has_mask = stack.mask is not None
-        self.entries[stack.number] |= {"count": stack.count, "mask": stack.path_to_mask.name if has_mask else None}
+        for writer in filter(None, (stack.pixels, stack.mask)):
+            writer.close()
+        self.entries[stack.number] |= {"count": stack.count, "mask": stack.mask and stack.path_to_mask.name}
 
     def __enter__(self) -> "Stacks":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        while self._open:
-            shape = next(iter(self._open))
+        for shape in list(self._open):
             if kind is None:
                 self._close(shape)
-            else:
-                self._open.pop(shape).discard()
+                continue
+            for writer in filter(None, (self._open[shape].pixels, self._open[shape].mask)):
+                writer.discard()
 
 
 class StackLocation:
@@ -98,14 +98,6 @@ class _Stack:
             self.mask.append(mask[np.newaxis])
         self.count += 1
         return StackLocation(self)
-
-    def close(self) -> None:
-        for writer in filter(None, (self.pixels, self.mask)):
-            writer.close()
-
-    def discard(self) -> None:
-        for writer in filter(None, (self.pixels, self.mask)):
-            writer.discard()
 
 
 class FileCanvas(PixelBuffer):
@@ -150,7 +142,7 @@ def bytes_of(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
 
 def first_byte(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
     """Return the offset of a row of a .npy file (n, *shape); the padded header has a constant length."""
-    return NpyWriter.header_bytes(shape, dtype) + row * bytes_of(shape, dtype)
+    return len(header_of((0, *shape), np.dtype(dtype))) + row * bytes_of(shape, dtype)
 
 
 def link(old: Path, new: Path) -> None:

@@ -24,8 +24,8 @@ Splits = list[str | None]
 class Splitter:
     """Splitter of cells by `seed`; a cell in `joined` gets the split of another.
 
-    With `cell_size_m`, cells belong to the grid over the entire Earth (`earth.py`), for every coordinate reference system
-    and pixel size. Otherwise they are squares of `cell_size_tiles` tiles in the scene's system. The same place on another
+    With `cell_size_m`, cells belong to the grid over the entire Earth (`equal_area_grid.py`), for every coordinate reference
+    system and pixel size. Otherwise they are squares of `cell_size_tiles` tiles in the scene's system. The same place on another
     date or in an overlapping scene is in the same cell. Without georeference, a cell is a square in the scene.
     """
 
@@ -41,12 +41,8 @@ class Splitter:
         return "val" if share < self.settings.train_fraction + self.settings.val_fraction else "test"
 
     def wanted(self) -> tuple[str, ...]:
-        """Return the splits with a nonzero share."""
-        shares = (
-            self.settings.train_fraction,
-            self.settings.val_fraction,
-            1.0 - self.settings.train_fraction - self.settings.val_fraction,
-        )
+        train, val = self.settings.train_fraction, self.settings.val_fraction
+        shares = (train, val, 1.0 - train - val)
         return tuple(name for name, share in zip(SPLITS, shares, strict=True) if share > 1e-9)
 
     def assign(

@@ -33,8 +33,7 @@ ATTEMPTS = 4
 def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials) -> list[Item]:
     """Return the first `limit` items that match, in the order of the catalog.
 
-    Raises:
-        UserError: pystac-client is missing, the catalog does not answer or is invalid, or no item matches.
+    Raises UserError if pystac-client is missing, the catalog does not answer or is invalid, or no item matches.
     """
     if find_spec("pystac_client") is None:
         raise user_error(
@@ -61,7 +60,6 @@ def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials)
 
 
 def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Iterator[dict[str, Any]]:
-    """Yield the items of all pages."""
     from pystac_client import Client
     from pystac_client.stac_api_io import StacApiIO
 
@@ -112,9 +110,7 @@ def _answered(
 ) -> str:
     """Return the text of an answer without sending headers that the catalog requests; replaces `StacApiIO.request`.
 
-    Raises:
-        ValueError: The answer is an error or larger than `ANSWER_BYTES`.
-        OSError, HTTPException: The request failed.
+    Raises ValueError if the answer is an error or larger than `ANSWER_BYTES`.
     """
     posted = (method or "GET").upper() == "POST"
     given = {name: value for name, value in (parameters or {}).items() if value is not None}
@@ -141,7 +137,6 @@ def _answered(
 
 
 def _area(path: Path) -> dict[str, Any]:
-    """Return the single geometry of a GeoJSON file."""
     try:
         with require_regular_file(path).open("rb") as file:
             content = file.read(AREA_BYTES + 1)

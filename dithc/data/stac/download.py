@@ -67,29 +67,21 @@ class DownloadRequest:
 
     @property
     def received(self) -> int:
-        """Bytes in the partial file."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def discard(self) -> None:
-        """Delete the partial file."""
         self.part.unlink(missing_ok=True)
         self.etag.unlink(missing_ok=True)
 
     def differs(self, *, got: str, expected: str) -> UserError:
-        return user_error(
-            f"{self.shown} differs from its catalog entry",
-            got=got,
-            expected=expected,
-            fix="start again; if the error persists, report it to the catalog and leave the scene out",
-        )
+        fix = "start again; if the error persists, report it to the catalog and leave the scene out"
+        return user_error(f"{self.shown} differs from its catalog entry", got=got, expected=expected, fix=fix)
 
 
 def download(wanted: DownloadRequest, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
     """Download a file and return its size and SHA-256. `told` receives the length of each block.
 
-    Raises:
-        UserError: The server rejects the request, fails repeatedly, or sends another file than the catalog describes.
-        OSError: The file cannot be written.
+    Raises UserError if the server rejects the request, fails repeatedly, or sends another file than the catalog describes.
     """
     attempts = 0
     while True:
@@ -211,7 +203,6 @@ def _refused(wanted: DownloadRequest, error: HTTPError) -> Exception:
 
 
 def _wait(text: str | None) -> float | None:
-    """Return the delay of a Retry-After header (number or date) in seconds."""
     if text is None:
         return None
     if text.strip().isdecimal():

@@ -40,14 +40,11 @@ log = get_logger("dithc.fetch")
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """Scenes to write into the folder, sorted by id, their items by path, and the address of each file by path.
+    """Scenes to write into the folder, and their items and the addresses of their files by path."""
 
-    Addresses may be signed and are never stored.
-    """
-
-    items: list[PinnedItem]
+    items: list[PinnedItem]  # sorted by id
     documents: dict[str, str]
-    addresses: dict[str, str]
+    addresses: dict[str, str]  # may be signed and are never stored
 
 
 def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = None) -> Lock:
@@ -105,7 +102,6 @@ def _asked_for(found: _Found, source: datasets.Sentinel2StacSource) -> dict[str,
 
 
 def _given(items: Path) -> list[Item]:
-    """Read the items of a file or folder."""
     inside = items.rglob("*.json") if items.is_dir() else [items]
     paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
     found: dict[str, Item] = {}
@@ -173,14 +169,12 @@ def _wanted(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset
 
 
 def _links(item: Item) -> list[tuple[str, str]]:
-    """Return relation and address of the item's links."""
     links = item.document.get("links")
     rows = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
     return [(str(row.get("rel")), row["href"]) for row in rows if isinstance(row.get("href"), str)]
 
 
 def _absolute(asset: Asset, item: Item) -> str:
-    """Return the address of an asset, resolved against the item's address."""
     own = next((href for rel, href in _links(item) if rel == "self"), None)
     href = asset.href if is_remote(asset.href) or own is None else joined(own, asset.href)
     check_address(href, said_by=f"asset {asset.key} of {item.id}")
@@ -199,17 +193,12 @@ def _local(item: Item, pinned: dict[str, PinnedFile]) -> dict[str, Any]:
 
 
 def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str | None, signed: dict[str, str]) -> None:
-    """Download the files that are missing or differ from the lock."""
     files = [asset for item in lock.items for asset in item.assets.values()]
     log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
     fetched = 0
     if links := [item.id for item in lock.items if (folder / item.id).is_symlink()]:
-        raise user_error(
-            f"a folder of a scene in {folder} is a link, which may lead out of it",
-            got=links[0],
-            expected="folders",
-            fix="remove the link: the scene is fetched again",
-        )
+        what = f"a folder of a scene in {folder} is a link, which may lead out of it"
+        raise user_error(what, got=links[0], expected="folders", fix="remove the link: the scene is fetched again")
     with progress(total=len(files), label="fetch", unit="file") as bar:
         for item in lock.items:
             try:
@@ -224,10 +213,7 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
 
 
 def _is_there(folder: Path, asset: PinnedFile) -> bool:
-    """Return whether a file is intact.
-
-    A file that a killed fetch completed is added to the lock if the catalog has a checksum.
-    """
+    """Return whether a file is intact. A file of a killed fetch is added to the lock if the catalog has a checksum."""
     path = folder / asset.path
     if not path.is_file() or (asset.size is not None and path.stat().st_size != asset.size):
         return False
@@ -242,7 +228,6 @@ def _is_there(folder: Path, asset: PinnedFile) -> bool:
 def _one(
     asset: PinnedFile, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
 ) -> None:
-    """Download one file, and record its size and SHA-256 in the lock."""
     target = folder / asset.path
     target.parent.mkdir(parents=True, exist_ok=True)
     received = 0

@@ -133,12 +133,8 @@ def answer(
 ) -> HTTPResponse:
     """Request `url`, with POST if there is `content`, and follow permitted redirects.
 
-    The token is sent again only if the new host is permitted too.
-
-    Raises:
-        HTTPError: The server returned an error status.
-        UserError: A redirect is rejected, or there are too many redirects.
-        OSError, HTTPException, ValueError: The request failed.
+    The token is sent again only if the new host is permitted too. Raises HTTPError for an error status, UserError for
+    a rejected redirect or too many, and OSError, HTTPException or ValueError if the request failed.
     """
     check_address(url, said_by=f"the catalog's {without_query(url)}")
     for _ in range(MOST_REDIRECTS + 1):
@@ -159,20 +155,15 @@ def answer(
 
 
 def block_of(response: HTTPResponse, most: int) -> bytes:
-    """Read at most `most` bytes.
-
-    `HTTPResponse.read` is unbounded if a server declares a chunk of negative size.
-    """
+    """Read at most `most` bytes; `HTTPResponse.read` is unbounded for a chunk of negative size."""
     buffer = bytearray(most)
     return bytes(buffer[: response.readinto(buffer)])
 
 
 def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
-    """Read and decompress an answer block by block, at most `most` bytes.
+    """Read and decompress an answer block by block.
 
-    Raises:
-        ValueError: The answer is larger, damaged, or has an unsupported encoding.
-        OSError, HTTPException: The connection failed.
+    Raises ValueError if it is larger than `most` bytes, damaged, or has an unsupported encoding.
     """
     packed = (response.headers.get("Content-Encoding") or "").strip().lower()
     if packed not in PLAIN + COMPRESSED:
@@ -202,9 +193,5 @@ def _opener() -> OpenerDirector:
 
 
 def _astray(before: str, *, got: str, expected: str) -> UserError:
-    return user_error(
-        f"a redirect of {without_query(before)} is not followed",
-        got=got,
-        expected=expected,
-        fix="use another catalog, or report the redirect to its operator",
-    )
+    fix = "use another catalog, or report the redirect to its operator"
+    return user_error(f"a redirect of {without_query(before)} is not followed", got=got, expected=expected, fix=fix)

@@ -55,29 +55,19 @@ LEVEL = re.compile(r"(?:L|MSIL?)(1C|2A)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Asset:
-    """File of a band or mask, as described by an item. Unknown values are None.
-
-    Attributes:
-        band: B01 to B12, SCL or MSK_CLDPRB.
-        gsd_m: Meters per pixel.
-        size: Bytes.
-        checksum: Hexadecimal multihash.
-        scale: Reflectance per step of the stored numbers.
-        offset: Reflectance of the stored number 0.
-    """
+    """File of a band or mask, as described by an item. Unknown values are None."""
 
     key: str
-    band: str
+    band: str  # B01 to B12, SCL or MSK_CLDPRB
     href: str
     gsd_m: float
-    size: int | None
-    checksum: str | None
-    scale: float | None
-    offset: float | None
+    size: int | None  # bytes
+    checksum: str | None  # hexadecimal multihash
+    scale: float | None  # reflectance per step of the stored numbers
+    offset: float | None  # reflectance of the stored number 0
 
     @property
     def is_remote(self) -> bool:
-        """True for a file on a server."""
         return is_remote(self.href)
 
     def difference(self, path: Path) -> tuple[str, str] | None:
@@ -89,31 +79,19 @@ class Asset:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Scene as described by an item. Unknown values are None.
-
-    Attributes:
-        baseline: Processing baseline, such as 04.00.
-        offset_applied: Whether the catalog has added the offset to the numbers.
-        cloud_cover: Percent.
-        assets: One file for each band and pixel size.
-    """
+    """Scene as described by an item. Unknown values are None."""
 
     id: str
     level: Literal["L1C", "L2A"]
-    baseline: str | None
-    offset_applied: bool | None
-    cloud_cover: float | None
-    assets: list[Asset]
+    baseline: str | None  # of the processing, such as 04.00
+    offset_applied: bool | None  # whether the catalog has added the offset to the numbers
+    cloud_cover: float | None  # percent
+    assets: list[Asset]  # one file for each band and pixel size
     document: dict[str, Any]
 
 
 def read_item(path: Path) -> Item:
-    """Read a file with one item.
-
-    Raises:
-        UserError: The file is not an item of a Sentinel-2 scene, or the item contradicts itself.
-        OSError: The file cannot be read.
-    """
+    """Read a file with one item; UserError if it is not an item of a Sentinel-2 scene, or contradicts itself."""
     return item_of(read_document(path), origin=path.name)
 
 
@@ -166,10 +144,7 @@ def select_assets(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[d
     """Select the assets of bands and masks for a grid.
 
     An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
-    it is the finest asset.
-
-    Returns:
-        Assets by name, and the names without a suitable asset.
+    it is the finest asset. Names without a suitable asset are returned separately.
     """
     found: dict[str, Asset] = {}
     missing = []
@@ -244,7 +219,6 @@ def _band(name: Any) -> str | None:
 
 
 def _baseline(properties: Mapping[str, Any], identity: str, *, origin: str) -> str | None:
-    """Return the processing baseline from properties and names, which must agree."""
     told = {properties.get(name) for name in ("s2:processing_baseline", "processing:version")} - {None}
     names = (properties.get("s2:product_uri"), identity)
     told |= {f"{match[1]}.{match[2]}" for name in names if isinstance(name, str) and (match := BASELINE.search(name))}

@@ -53,24 +53,18 @@ class PinnedItem(BaseModel):
 
 
 class Lock(BaseModel):
-    """Request and content of a fetched folder.
-
-    Attributes:
-        search: Settings of the search; for items of the user, their number and digest.
-        items: Scenes, sorted by id.
-    """
+    """Request and content of a fetched folder."""
 
     model_config = STRICT
     version: Literal[1] = 1
-    search: dict[str, Any]
-    items: list[PinnedItem]
+    search: dict[str, Any]  # settings of the search; for items of the user, their number and digest
+    items: list[PinnedItem]  # sorted by id
 
     @classmethod
     def read(cls, folder: Path) -> "Lock | None":
         """Return the lock of a folder, None if the folder has none.
 
-        Raises:
-            UserError: The lock was changed, is too large, or names a file outside the folder of its scene.
+        Raises UserError if the lock was changed, is too large, or names a file outside the folder of its scene.
         """
         path = folder / LOCK_FILE
         if not path.exists():
@@ -108,7 +102,6 @@ class Lock(BaseModel):
         return {"bands": source.bands, "gsd_m": source.gsd_m, "probability": masks}
 
     def write(self, folder: Path) -> None:
-        """Write the lock atomically."""
         atomic_write(folder / LOCK_FILE, dump_checksummed(self.model_dump()))
 
     def difference(self, folder: Path, item: PinnedItem) -> tuple[str, str, str] | None:

@@ -73,8 +73,9 @@ def _steps(kind: str, *, seed: int, scenes: range, size: int, classes: int, gsd:
     if kind == "gaofen2":
         shots = [gaofen2.GaofenScene(index=i, size=size, gsd=gsd) for i in scenes]
         return [partial(gaofen2.write_scene, scene=shot, seed=seed) for shot in shots]
-    images = [image_folder.SyntheticImage(label=label, number=i, size=size) for label in range(classes) for i in scenes]
     steps: list[Callable[[Path], None]] = [
-        partial(image_folder.write_photograph, photograph=one, seed=seed) for one in images
+        partial(image_folder.write_photograph, label=label, number=i, size=size, seed=seed)
+        for label in range(classes)
+        for i in scenes
     ]
     return [*steps, partial(image_folder.write_class_index, classes=classes)]

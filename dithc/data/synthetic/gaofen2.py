@@ -60,7 +60,7 @@ def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
     left, top = scene.left_top()
     folder.mkdir(parents=True, exist_ok=True)
     transform = north_up(left=left, top=top, gsd=scene.gsd)
-    write_geotiff(folder / f"{scene.stem}.tiff", numbers, transform=transform, epsg=scene.epsg, nodata=0, verify=True)
+    write_geotiff(folder / f"{scene.stem}.tiff", numbers, transform=transform, epsg=scene.epsg, nodata=0)
     atomic_write(folder / f"{scene.stem}.xml", metadata_text(metadata(scene, left=left, top=top)))
 
 

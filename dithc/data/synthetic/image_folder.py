@@ -1,7 +1,6 @@
 """Generated ImageNet-style folder: a subfolder and a landscape per class, JPEG files of different sizes."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,38 +19,25 @@ SMALL_EVERY, GREY_EVERY = 9, 8
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
-@dataclass(frozen=True)
-class SyntheticImage:
-    """Image of a class; `size` is the intended crop size in pixels."""
-
-    label: int
-    number: int
-    size: int
-
-    @property
-    def href(self) -> str:
-        return f"{wnid(self.label)}/{wnid(self.label)}_{self.number + 1}.JPEG"
-
-
 def wnid(label: int) -> str:
     """Return the folder name of a class, in the form of ImageNet's identifiers."""
     return f"n{label + 1:08d}"
 
 
-def write_photograph(folder: Path, photograph: SyntheticImage, *, seed: int) -> None:
-    """Write one JPEG file with random exposure, scale, shape and quality."""
-    rng = generator(seed, 2, photograph.label, photograph.number)
-    small = photograph.number % SMALL_EVERY == SMALL_EVERY - 3
-    short = round(photograph.size * (rng.uniform(0.55, 0.85) if small else rng.uniform(1.0, 1.8)))
+def write_photograph(folder: Path, *, label: int, number: int, size: int, seed: int) -> None:
+    """Write one JPEG file of a class for a crop of `size` pixels, with random exposure, scale, shape and quality."""
+    rng = generator(seed, 2, label, number)
+    small = number % SMALL_EVERY == SMALL_EVERY - 3
+    short = round(size * (rng.uniform(0.55, 0.85) if small else rng.uniform(1.0, 1.8)))
     long = round(short * rng.uniform(1.0, 1.5))
     height, width = (short, long) if rng.uniform() < 0.75 else (long, short)
     grid = PixelGrid(height, width, float(SHORT_SIDE_M * rng.uniform(0.85, 1.2) / short))
-    land = grow(rng, grid, THEMES[photograph.label])
+    land = grow(rng, grid, THEMES[label])
     image = reflectance(land, rng, bands=("B04", "B03", "B02"))  # (3, H, W)
     picture = true_colour(image, white=float(rng.uniform(0.21, 0.27)))
-    if photograph.number % GREY_EVERY == GREY_EVERY - 4:
+    if number % GREY_EVERY == GREY_EVERY - 4:
         picture = np.rint(picture @ LUMA).astype(np.uint8)
-    path = folder / photograph.href
+    path = folder / wnid(label) / f"{wnid(label)}_{number + 1}.JPEG"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_jpeg(path, picture, quality=int(rng.integers(86, 96)))
 

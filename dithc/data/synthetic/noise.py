@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.fft
+import scipy.ndimage
 
 F32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -87,14 +88,4 @@ def above_share(field: F32, share: float) -> Mask:
 
 def shifted(mask: Mask, *, down: int, right: int) -> Mask:
     """Shift a mask by integer pixels; new pixels are False."""
-    moved = np.zeros_like(mask)
-    height, width = mask.shape
-    if abs(down) < height and abs(right) < width:
-        rows_to, rows_from = _slices(down, height)
-        columns_to, columns_from = _slices(right, width)
-        moved[rows_to, columns_to] = mask[rows_from, columns_from]
-    return moved
-
-
-def _slices(step: int, length: int) -> tuple[slice, slice]:
-    return slice(max(step, 0), length + min(step, 0)), slice(max(-step, 0), length - max(step, 0))
+    return np.asarray(scipy.ndimage.shift(mask, (down, right), order=0), dtype=np.bool_)

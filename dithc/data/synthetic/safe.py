@@ -44,11 +44,8 @@ SCL = {
 class SafeProduct:
     """Product with place and date by `index`, and `size` pixels of 10 m.
 
-    Attributes:
-        tile: MGRS name: column letters repeat every three zones, row letters every 2,000 km, with an offset in even
-            zones.
-        left_top: Outer upper-left corner in UTM meters, a multiple of 60 m as for ESA's tiles.
-        granule: Path of the granule's folder in the product.
+    In MGRS tile names, column letters repeat every three zones, and row letters every 2,000 km, with an offset in even zones.
+    `left_top` is the outer upper-left corner in UTM meters, a multiple of 60 m as for ESA's tiles.
     """
 
     def __init__(self, index: int, size: int) -> None:

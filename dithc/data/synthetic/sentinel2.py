@@ -93,7 +93,7 @@ class _Images:
         times = self.product.size // (seen.shape[-1] * resolution // 10)
         seen = np.tile(seen, (1, times, times))
         transform = north_up(left=left, top=top, gsd=float(resolution))
-        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG", verify=True)
+        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG")
 
 
 def repeated_side(size: int) -> int:

@@ -128,12 +128,7 @@ class Conditions:
     """
 
     def __init__(
-        self,
-        source: Scenes,
-        *,
-        size: int,
-        added: Sequence[datasets.PluginConditions] = (),
-        taken: Collection[str] = (),
+        self, source: Scenes, *, size: int, added: Sequence[datasets.PluginConditions] = (), taken: Collection[str] = ()
     ) -> None:
         self._source, self._size, self._added = source, size, list[PluginColumns]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest
 from dithc.core.integrity import parse_json
-from dithc.core.logging import user_error
+from dithc.core.logging import UserError, user_error
 from dithc.data.npy_writer import check_length, open_npy
 from dithc.data.parquet import read_columns
 from dithc.data.splits import SPLITS, EarthGrid
@@ -111,12 +111,7 @@ class Tiles:
         table = self.table("status", *names)
         chosen = [status == "accepted" for status in table["status"]]
         if sum(chosen) != self.count:
-            raise user_error(
-                f"{self.folder / TABLE_FILE} contradicts {INFO_FILE}",
-                got=f"{sum(chosen)} accepted tiles",
-                expected=self.count,
-                fix=FIX,
-            )
+            raise _contradiction(self.folder / TABLE_FILE, got=f"{sum(chosen)} accepted tiles", expected=self.count)
         return {name: list(compress(table[name], chosen)) for name in names}
 
     def table(self, *names: str, most: int | None = None) -> dict[str, list[Any]]:
@@ -172,12 +167,8 @@ class Tiles:
         if number not in self._shards:
             shard = open_npy(path, count=entry["count"])
             if shard.shape[1:] != self._shape or shard.dtype != self.info["dtype"]:
-                raise user_error(
-                    f"{path} contradicts {INFO_FILE}",
-                    got=f"{shard.dtype} {shard.shape[1:]}",
-                    expected=f"{self.info['dtype']} {self._shape}",
-                    fix=FIX,
-                )
+                expected = f"{self.info['dtype']} {self._shape}"
+                raise _contradiction(path, got=f"{shard.dtype} {shard.shape[1:]}", expected=expected)
             self._shards[number] = shard
         return self._shards[number]
 
@@ -188,6 +179,10 @@ class Tiles:
     def rgb(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Return tiles as displayed and as used for features: uint8 (n, 3, H, W)."""
         return self.stretch.display(self.stretch.physical(self.stored(rows)))
+
+
+def _contradiction(path: Path, *, got: object, expected: object) -> UserError:
+    return user_error(f"{path} contradicts {INFO_FILE}", got=got, expected=expected, fix=FIX)
 
 
 def _read_info(folder: Path) -> dict[str, Any]:

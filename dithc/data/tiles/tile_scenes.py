@@ -14,7 +14,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, outputs, summaries
 from dithc.core.logging import get_logger, progress, user_error
-from dithc.data.images import write_png
+from dithc.data.images import mosaic, write_png
 from dithc.data.npy_writer import NpyWriter, ShardWriter
 from dithc.data.parquet import Kind, TableWriter
 from dithc.data.prefetch import ahead
@@ -27,7 +27,7 @@ from dithc.data.tiles.statistics import Histogram
 from dithc.data.tiles.windows import TileBatch, TileIterator, TileStatistics
 
 GRID_FILE = "grid.png"
-GRID_TILES, GRID_COLUMNS, GRID_GAP = 64, 8, 2
+GRID_TILES, GRID_COLUMNS = 64, 8
 COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
@@ -154,7 +154,6 @@ class _Cutter:
             self.table.add(**row)
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        """Write the column files of accepted tiles."""
         columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
         self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
         self.columns["label"].append(np.array(columns["label"], np.int32))
@@ -341,14 +340,6 @@ def _info(
 
 
 def _draw_grid(tiles: Tiles, path: Path) -> None:
-    """Draw up to 64 evenly selected train tiles as displayed, eight per row."""
     train = tiles.rows("train")
     chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
-    pictures = tiles.rgb(chosen)  # (N, 3, S, S)
-    step = tiles.info["size"] + GRID_GAP
-    lines = -(-len(chosen) // GRID_COLUMNS)
-    grid = np.full((lines * step - GRID_GAP, GRID_COLUMNS * step - GRID_GAP, 3), 255, np.uint8)
-    for i, picture in enumerate(pictures):
-        top, left = i // GRID_COLUMNS * step, i % GRID_COLUMNS * step
-        grid[top : top + step - GRID_GAP, left : left + step - GRID_GAP] = picture.transpose(1, 2, 0)
-    write_png(path, grid)
+    write_png(path, mosaic(tiles.rgb(chosen), columns=GRID_COLUMNS))

@@ -5,7 +5,7 @@ Legend: N tiles, C bands, S side of a tile; H, W scene.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from math import prod
 
 import numpy as np
@@ -34,35 +34,24 @@ class TileBatch:
 
 def cuts(pixels: Array, mask: Array, places: Iterable[TilePlacement], *, size: int, stride: int) -> Iterator[TileBatch]:
     """Yield all tiles of a stack by `places`: batches of scenes if a scene is one tile, else rows of tiles."""
-    of_scenes = enumerate(places)
+    tiles = ((scene, placed, i) for scene, placed in enumerate(places) for i in range(len(placed.y)))
+    rows: Iterator[Iterable[tuple[int, TilePlacement, int]]]
     if max(mask.shape[1:]) < size + stride:
-        while part := list(islice(of_scenes, SCENES_AT_ONCE)):
-            scenes = [scene for scene, _ in part]
-            chosen = slice(scenes[0], scenes[-1] + 1)
-            zero = np.zeros(len(part), dtype=np.int64)
-            yield TileBatch(
-                pixels=np.ascontiguousarray(pixels[chosen, :, :size, :size]),
-                mask=mask[chosen, :size, :size],
-                scene=scenes,
-                y=zero,
-                x=zero,
-                cells=[placed.cells[0] for _, placed in part],
-                splits=[placed.splits[0] for _, placed in part],
-            )
-        return
-    for scene, placed in of_scenes:
-        for run in np.split(np.arange(len(placed.y)), np.flatnonzero(np.diff(placed.y)) + 1):
-            y, x = placed.y[run], placed.x[run]
-            strip, strip_mask = pixels[scene, :, y[0] : y[0] + size], mask[scene, y[0] : y[0] + size]
-            yield TileBatch(
-                pixels=np.stack([strip[:, :, left : left + size] for left in x.tolist()]),  # (N, C, S, S)
-                mask=np.stack([strip_mask[:, left : left + size] for left in x.tolist()]),  # (N, S, S)
-                scene=[scene] * len(run),
-                y=y,
-                x=x,
-                cells=[placed.cells[i] for i in run],
-                splits=[placed.splits[i] for i in run],
-            )
+        rows = iter(lambda: list(islice(tiles, SCENES_AT_ONCE)), [])
+    else:
+        rows = (row for _, row in groupby(tiles, key=lambda tile: (tile[0], tile[1].y[tile[2]])))
+    for row in map(list, rows):
+        corners = [(scene, int(placed.y[i]), int(placed.x[i])) for scene, placed, i in row]
+        scenes, y, x = zip(*corners, strict=True)
+        yield TileBatch(
+            pixels=np.stack([pixels[scene, :, top : top + size, left : left + size] for scene, top, left in corners]),
+            mask=np.stack([mask[scene, top : top + size, left : left + size] for scene, top, left in corners]),
+            scene=list(scenes),
+            y=np.array(y, np.int64),
+            x=np.array(x, np.int64),
+            cells=[placed.cells[i] for _, placed, i in row],
+            splits=[placed.splits[i] for _, placed, i in row],
+        )
 
 
 def covered_length(side: int, *, size: int, stride: int) -> int:

@@ -12,8 +12,6 @@ from dithc.engine.memory import Pool, allocator
 
 
 class AllocationMode:
-    """Allocation mode of one model's thread."""
-
     def __init__(self, pool: Pool) -> None:
         self._pool, self._is_in_backward = pool, False
         self.is_available = allocator.available()

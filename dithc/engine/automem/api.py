@@ -25,9 +25,6 @@ class _Link:
     def __init__(self, manager: Manager | None = None, unit: str = "") -> None:
         self.manager, self.unit = manager, unit
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Link":
-        return _Link()
-
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return _Link, ()
 
@@ -102,7 +99,6 @@ def _unwrap(model: nn.Module) -> None:
 
 
 def _links(module: nn.Module) -> list[_Link]:
-    """Return the wrappers around a module's own forward pass."""
     found, forward = [], vars(module).get("forward")
     while isinstance(forward, partial):
         found += [value for value in forward.args if isinstance(value, _Link)]

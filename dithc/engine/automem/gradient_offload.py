@@ -69,7 +69,6 @@ class OffloadedGradients:
 
     @torch.no_grad()
     def landed(self, parameter: Tensor) -> None:
-        """Move a complete gradient out of fast memory."""
         gradient = parameter.grad
         if gradient is None or not gradient.is_contiguous() or not self._fast.holds(gradient):
             return

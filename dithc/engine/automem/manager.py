@@ -40,7 +40,6 @@ class TransferCounters:
     stall_seconds: float
     spills: int  # allocations that fast memory could not hold
     recomputed_units: int  # forward passes repeated in backward
-    high_water: Mapping[str, int]  # peak bytes of each tier in the entire lifetime
 
 
 class Manager:
@@ -87,7 +86,7 @@ class Manager:
         tiers.serve()
         self._life = ModelLifetime()
         self._end = finalize(model, _end, self._life, tiers, self._copies, copies is None)
-        self._mark()
+        self._counts_then = self._counts()
 
     def begin_step(self) -> None:
         """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
@@ -96,7 +95,7 @@ class Manager:
         next call of the model creates the plan.
         """
         if not self._end.alive:
-            self._mark()
+            self._counts_then = self._counts()
             return
         if self.plan is None:
             if not self._is_stepped:
@@ -104,7 +103,7 @@ class Manager:
             elif self._is_recorded():
                 self._make_plan(persist=self._calls > 1)
         self._is_stepped, self._calls = True, 0
-        self._mark()
+        self._counts_then = self._counts()
         if self._course is not None:
             self._weights.release_all()
             self._look()
@@ -121,7 +120,6 @@ class Manager:
             self._is_paused = before
 
     def call_before_load(self, before_load: BeforeLoad) -> None:
-        """Replace the callback for parameters whose values are read next."""
         self._weights.before_load = before_load
 
     def home(self, name: str, like: Tensor) -> Tensor:
@@ -134,18 +132,20 @@ class Manager:
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
     def counters(self) -> TransferCounters:
-        """Return the traffic since `begin_step`."""
-        now, then = self._copies.counters(), self._copies_then
-        hits, recomputed, spills = self._then
-        return TransferCounters(
-            loaded_bytes=now.loaded_bytes - then.loaded_bytes,
-            offloaded_bytes=now.offloaded_bytes - then.offloaded_bytes,
-            hits=self._moves.hits + self._weights.hits - hits,
-            stall_seconds=now.stall_seconds - then.stall_seconds,
-            spills=self.tiers.fast.counters().spills - spills,
-            recomputed_units=(self._course.recomputed if self._course else 0) - recomputed,
-            high_water={tier.spec.name: tier.counters().peak_backed_bytes for tier in self.tiers},
-        )
+        then = self._counts_then
+        return TransferCounters(**{name: count - then[name] for name, count in self._counts().items()})
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the fields of `TransferCounters` since the start."""
+        copies = self._copies.counters()
+        return {
+            "loaded_bytes": copies.loaded_bytes,
+            "offloaded_bytes": copies.offloaded_bytes,
+            "hits": self._moves.hits + self._weights.hits,
+            "stall_seconds": copies.stall_seconds,
+            "spills": self.tiers.fast.counters().spills,
+            "recomputed_units": self._course.recomputed if self._course else 0,
+        }
 
     def close(self) -> None:
         """End the management: parameters stay in place, and the model runs as an ordinary module."""
@@ -157,7 +157,6 @@ class Manager:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Wrap a call of the complete model."""
         if not self._end.alive:
             yield
             return
@@ -175,7 +174,6 @@ class Manager:
             self._mode.leave(before)
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Run a unit's forward pass in the active call."""
         assert self.active is not None, "checked by the wrapper"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
@@ -196,7 +194,6 @@ class Manager:
         return ManagedCall(self._course, mode=self._mode)
 
     def _warm_up(self) -> Call | None:
-        """Record calls until a pass is complete and the plan is made."""
         done = self._is_recorded()
         if done and not self._is_stepped:
             model = self._model()
@@ -222,12 +219,10 @@ class Manager:
         return recording
 
     def _is_recorded(self) -> bool:
-        """Return whether the warm-up has enough passes for a plan."""
         wanted = 2 if self._given is None else 1
         return sum(recording.is_complete for recording in self._recordings) == wanted
 
     def _make_plan(self, *, persist: bool) -> None:
-        """Plan from the recording, and apply the placement."""
         first, last = self._recordings[0], self._recordings[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
         trace = self.trace = first.trace(state, persist=persist, later=last)
@@ -243,9 +238,7 @@ class Manager:
         decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
         self._settle_homes(decisions)
         self._look()
-        if all(
-            one.weights != "copied" and "offload" not in one.saved and not one.recompute for one in decisions.values()
-        ):
+        if not any(one.moves_tensors for one in decisions.values()):
             return
         self._course = PlanContext(
             turns=schedule_passes(trace, decisions),
@@ -258,7 +251,6 @@ class Manager:
         )
 
     def _settle_homes(self, decisions: Mapping[str, UnitDecision]) -> None:
-        """Move weights and gradients to their homes."""
         stayed = 0
         for name, decision in decisions.items():
             module = self.units[name]() if name in self.units else None  # not for the second run of a module
@@ -284,13 +276,6 @@ class Manager:
     def _weight_at(self, address: int) -> nn.Parameter | None:
         copied = self._weights.at(address)
         return self._homes.at(address) if copied is None else copied
-
-    def _mark(self) -> None:
-        """Store the counter values from which counts start."""
-        self._copies_then = self._copies.counters()
-        recomputed = self._course.recomputed if self._course else 0
-        hits = self._moves.hits + self._weights.hits
-        self._then = hits, recomputed, self.tiers.fast.counters().spills
 
 
 def _level(tier: Tier) -> MemoryLevel:

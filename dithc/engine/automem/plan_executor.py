@@ -24,39 +24,27 @@ class ModelLifetime:
     is_over: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class PlanContext:
-    """Shared state of all calls under one plan.
+    """Shared state of all calls under one plan; tensors saved by `needs_hooks` may move."""
 
-    `turns` lists the forward, then the backward passes of the units; `recomputed` counts units to run again, and tensors
-    saved by `needs_hooks` may move.
-    """
+    turns: Sequence[ScheduledPass]  # the forward, then the backward passes of the units
+    decisions: Mapping[str, UnitDecision]
+    moves: SavedTensorTransfers
+    weights: WeightCopies
+    parameters_of: Callable[[str], Sequence[nn.Parameter]]
+    weight_at: Callable[[int], nn.Parameter | None]
+    life: ModelLifetime
+    recomputed: int = 0  # units to run again
 
-    def __init__(
-        self,
-        *,
-        turns: Sequence[ScheduledPass],
-        decisions: Mapping[str, UnitDecision],
-        moves: SavedTensorTransfers,
-        weights: WeightCopies,
-        parameters_of: Callable[[str], Sequence[nn.Parameter]],
-        weight_at: Callable[[int], nn.Parameter | None],
-        life: ModelLifetime,
-    ) -> None:
-        self.turns, self.decisions, self.moves, self.weights = turns, decisions, moves, weights
-        self.parameters_of, self.weight_at, self.life = parameters_of, weight_at, life
-        self.recomputed = 0
-        self.num_units = len(turns) // 2
-        self.turn_of = {turn.unit: number for number, turn in enumerate(turns[: self.num_units])}
-        self.needs_hooks = {
-            name
-            for name, decision in decisions.items()
-            if decision.weights == "copied" or "offload" in decision.saved or decision.recompute
-        }
+    def __post_init__(self) -> None:
+        self.num_units = len(self.turns) // 2
+        self.turn_of = {turn.unit: number for number, turn in enumerate(self.turns[: self.num_units])}
+        self.needs_hooks = {name for name, decision in self.decisions.items() if decision.moves_tensors}
         # A tensor of an earlier unit may be offloaded after a later unit that also saved it.
-        self.needs_hooks |= {turn.unit for turn in turns if turn.offload_saved}
+        self.needs_hooks |= {turn.unit for turn in self.turns if turn.offload_saved}
 
     def backward_turn(self, name: str) -> int:
-        """Return the turn of a unit's backward pass."""
         return 2 * self.num_units - 1 - self.turn_of[name]
 
     def begin(self) -> None:
@@ -69,7 +57,6 @@ class ManagedCall:
     """One call of the model and its backward passes."""
 
     def __init__(self, course: PlanContext, *, mode: AllocationMode) -> None:
-        """Start at the first turn."""
         self._course, self._mode = course, mode
         self._moves, self._weights = course.moves, course.weights
         self._book = SavedTensorRegistry(
@@ -118,7 +105,6 @@ class ManagedCall:
         return out
 
     def reached(self, name: str) -> None:
-        """Handle the start of a unit's backward pass."""
         task = torch._C._current_graph_task_id()
         if task < 0 or self._course.life.is_over:
             return  # the call is over, or a saved tensor was read outside of a backward pass

@@ -22,8 +22,6 @@ from dithc.engine.memory import Tiers
 
 @dataclass
 class _Row:
-    """A run of a unit."""
-
     name: str
     parameters: Sequence[tuple[str, nn.Parameter]]
     forward_start: int
@@ -44,7 +42,6 @@ class MemoryMeter:
         self._before = [tier.counters().used_bytes for tier in tiers]
 
     def kept(self, record: SavedStorage) -> None:
-        """Count a saved record."""
         if record.here is not None and self._tiers.tier_of(record.here) is None:
             self._elsewhere.add(record)
 
@@ -53,7 +50,6 @@ class MemoryMeter:
         return self._sum([tier.counters().used_bytes for tier in self._tiers])
 
     def start_peaks(self) -> None:
-        """Restart the measurement of `peak`."""
         for tier in self._tiers:
             tier.pool.start_peak()
 
@@ -117,7 +113,6 @@ class ProfiledCall:
         return out
 
     def reached(self, name: str) -> None:
-        """Handle the start of a unit's backward pass."""
         if self.is_complete or torch._C._current_graph_task_id() < 0:
             return
         index = self._index[name]
@@ -185,7 +180,7 @@ class ProfiledCall:
         kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
         inputs = sum(one.bytes for one in saved[index] if one.is_input)
         carried = row.forward_start - self._outside - kept - inputs
-        started = row.forward_start if row.backward_start is None else row.backward_start
+        start = row.backward_start or 0  # without a backward pass, its bytes are 0
         alive = sum(one.bytes for unit in saved for one in unit if one.last_reader >= last - index)
         at_rest = sum(one.resting_bytes for later in weights[index + 1 :] for one in later)
         return Unit(
@@ -195,11 +190,9 @@ class ProfiledCall:
             forward_seconds=seconds[0],
             backward_seconds=seconds[1],
             forward_bytes=max(0, row.forward_peak - row.forward_start),
-            backward_bytes=0 if row.backward_start is None else max(0, row.backward_peak - row.backward_start),
+            backward_bytes=max(0, row.backward_peak - start),
             forward_carried_bytes=max(0, carried),
-            backward_carried_bytes=0
-            if row.backward_start is None
-            else max(0, started - self._outside - alive - at_rest),
+            backward_carried_bytes=max(0, start - self._outside - alive - at_rest),
         )
 
     def _weights(self, row: _Row, seen: set[nn.Parameter]) -> tuple[Weight, ...]:
@@ -232,7 +225,6 @@ class ProfiledCall:
         row.backward_peak = max(row.backward_peak, self._meter.peak())
 
     def _end(self) -> None:
-        """Handle the end of the backward pass."""
         if self._running is not None:
             self._close(self._rows[self._running])
         for row in self._rows:

@@ -86,7 +86,6 @@ class SavedTensorTransfers:
             self._end_oldest()
 
     def finish(self) -> None:
-        """Wait for all offloads."""
         while self._leaving:
             self._end_oldest()
 

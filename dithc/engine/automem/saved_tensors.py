@@ -20,8 +20,6 @@ Place: TypeAlias = Literal["here", "leaving", "away", "coming"]
 
 
 class SavedStorage:
-    """A storage kept for backward."""
-
     __slots__ = ("__weakref__", "_storage", "away", "back", "here", "key", "num_bytes", "ticket")
 
     def __init__(self, key: Key, storage: torch.UntypedStorage) -> None:

@@ -71,7 +71,6 @@ class Unit:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all its weights."""
         return sum(weight.bytes for weight in self.weights)
 
 
@@ -86,5 +85,4 @@ class Trace:
     gradients_persist: bool = False  # gradients exist when the step starts: micro-batches, or zeroed in place
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trace as JSON-ready data."""
         return {"schema": 1, **asdict(self)}

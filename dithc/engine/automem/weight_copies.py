@@ -150,7 +150,6 @@ class ParameterAddresses:
         self._rows = [rows[start] for start in self._starts]
 
     def at(self, address: int) -> nn.Parameter | None:
-        """Return the parameter at an address, or None."""
         index = bisect_right(self._starts, address) - 1
         if index >= 0 and address - self._starts[index] < self._rows[index].nbytes:
             return self._rows[index]

@@ -37,11 +37,7 @@ class ThreadTeam:
         if native.library() is None:
             return cls(clusters=((0,),), cpus=(), nodes=(), reason=native.load_library().reason)
         layout = contexts.layout(num_threads=num_threads)
-        return cls(
-            clusters=tuple(tuple(cluster) for cluster in layout.clusters),
-            cpus=layout.cpus,
-            nodes=layout.nodes,
-        )
+        return cls(clusters=tuple(map(tuple, layout.clusters)), cpus=layout.cpus, nodes=layout.nodes)
 
     @property
     def num_threads(self) -> int:

@@ -6,7 +6,7 @@ Invariants: a single rank without a launcher never loads MPI. The number of rank
 before any work. An error on one rank ends all ranks within seconds; if several ranks raise the same error, it is logged
 once. The log names a rank that hangs. No process or file outlives the ranks. Exit statuses reach the caller unchanged
 (75: stopped and saved, run again; 76: another trainer holds the run). torch is imported only if tensors are exchanged.
-Extending: another launcher is a branch of `launch.launch_line` with its test; `supervision` watches and ends it.
+Extending: another launcher is a branch of `launch.launch_command` with its test; `launch.supervisor` watches and ends it.
 Another backend for gradients replaces the process group created in `group.py` behind the same `Group`. Only `mpi.py`
 imports mpi4py.
 """

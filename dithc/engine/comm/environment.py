@@ -22,15 +22,7 @@ HYDRA_PROXY = "hydra_pmi_proxy"  # started by MPICH's mpiexec on each node; it s
 CONNECTION = ("PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "PALS_", "MPI_LOCAL", "MPIR_CVAR_PMI_VERSION")
 SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
 # Variables of one task of Slurm, which mpiexec would hand to all of its ranks.
-TASK = (
-    "SLURM_STEP",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_TASK_PID",
-    "SLURM_GTIDS",
-    "SLURM_MPI_TYPE",
-)
+TASK = tuple(f"SLURM_{name}" for name in ("STEP", "PROCID", "LOCALID", "NODEID", "TASK_PID", "GTIDS", "MPI_TYPE"))
 # Without these settings, mpiexec starts its processes through the job manager or on the hosts of a file, even on one
 # node.
 ON_THIS_NODE = {
@@ -46,26 +38,13 @@ LISTENING = "0A"  # state in /proc/net/tcp
 OTHER_CONNECTIONS = ("PMI_CONTROL_PORT", "PALS_RANKID", "ALPS_APP_PE", "FLUX_TASK_RANK")
 LAUNCHERS = {
     HYDRA_PROXY,
-    "pmi_proxy",
-    "mpiexec",
-    "mpirun",
-    "mpiexec.hydra",
-    "orted",
-    "prted",
-    "prterun",
-    "palsd",
-    "flux-shell",
+    *("pmi_proxy", "mpiexec", "mpirun", "mpiexec.hydra", "orted", "prted", "prterun", "palsd", "flux-shell"),
 }
 
 
 @dataclass(frozen=True)
 class LaunchInfo:
-    """Launcher that started this process.
-
-    Attributes:
-        launcher: name of the interface that announced itself, for messages.
-        size: announced number of ranks; None if only the MPI library has it.
-    """
+    """Interface that announced itself to this process, and its number of ranks; None if only the MPI library has it."""
 
     launcher: str
     size: int | None
@@ -160,12 +139,6 @@ def _listens(ports: set[str]) -> bool:
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
     listening = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3] == LISTENING}
     return bool(ports & listening if tables else ports)
-
-
-def announced_ranks(environment: Mapping[str, str]) -> int | None:
-    """Return the number of ranks requested from `dithc launch`; None if it did not start this process."""
-    value = environment.get(EXPECTED_RANKS_VARIABLE)
-    return int(value) if value else None
 
 
 def node_name() -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
@@ -50,6 +50,7 @@ _world: "MpiWorld | None" = None  # set once MPI has started
 _open: "Group | None" = None  # the group of several ranks with an open context
 
 
+@dataclass(kw_only=True, eq=False)
 class Group:
     """Ranks of a run; a context manager that ends every rank when one fails.
 
@@ -59,33 +60,27 @@ class Group:
         local_size: number of ranks of this node.
         node: name of the node, equal on all its ranks and different between nodes.
         is_nested: whether its context is inside the context of an equal group.
+        world: the ranks in MPI; None for one rank.
     """
 
-    def __init__(
-        self,
-        *,
-        rank: int = 0,
-        size: int = 1,
-        local_rank: int = 0,
-        local_size: int = 1,
-        node: str = "",
-        world: "MpiWorld | None" = None,
-    ) -> None:
-        self.rank, self.size = rank, size
-        self.local_rank, self.local_size = local_rank, local_size
-        self.node = node
-        self.is_nested, self._world = False, world
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    node: str = ""
+    is_nested: bool = False
+    world: "MpiWorld | None" = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         agreed = error is None or (isinstance(error, SystemExit) and error.code in AGREED_STATUSES)
-        if self._world is None or agreed:
+        if self.world is None or agreed:
             self.close()
             return
         _say(error, who=f"rank {self.rank} of {self.size}")
-        self._world.abort(_status(error))
+        self.world.abort(_status(error))
 
     def barrier(self) -> None:
         """Wait until every rank has called this method."""
@@ -150,8 +145,7 @@ class Group:
     def part(self, parts: "Sequence[Sequence[int]]") -> Any:
         """Create one group of torch.distributed per part, of ascending disjoint ranks; collective over all ranks.
 
-        Returns:
-            The group of this rank's part; None if the part has one rank or no part contains this rank.
+        Returns the group of this rank's part; None if the part has one rank or no part contains this rank.
         """
         distributed = self.distributed()
         mine = None
@@ -188,17 +182,13 @@ class Group:
 
     @staticmethod
     def distributed() -> Any:
-        """Return `torch.distributed`, connected.
-
-        Raises:
-            UserError: the block of the group has ended.
-        """
+        """Return `torch.distributed`, connected; UserError if the block of the group has ended."""
         import torch.distributed as distributed
 
         if not distributed.is_initialized():
             raise user_error(
                 "ranks cannot exchange data",
-                got="a group after the end of its `with comm.ranks()` block",
+                got="a group after the end of its `with comm.init_distributed()` block",
                 expected="a group with an active block",
                 fix="move the call into the block, with the model and the optimizer that use the group",
             )
@@ -231,7 +221,8 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
     """
     global _open, _process
     started = environment.started_by(os.environ)
-    expected = expected_ranks if expected_ranks is not None else environment.announced_ranks(os.environ)
+    announced = int(os.environ.get(environment.EXPECTED_RANKS_VARIABLE) or 0) or None  # by `dithc launch`
+    expected = announced if expected_ranks is None else expected_ranks
     if _world is None and (started is None or (started.size == 1 and expected in (None, 1))):
         if expected not in (None, 1):
             raise _wrong_size(1, expected, started)
@@ -242,9 +233,7 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
     if _open is not None:
         if expected not in (None, _open.size):
             raise _wrong_size(_open.size, expected, started)
-        nested = copy(_open)
-        nested.is_nested = True
-        return nested
+        return replace(_open, is_nested=True)
     timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
     if _world is None:
         start_watchdog()
@@ -273,8 +262,12 @@ def _check_process() -> None:
     where = "a forked child of a rank" if os.getpid() != _process else "a thread"
     if os.getpid() == _process and threading.current_thread() is threading.main_thread():
         return
-    fix = "call comm.ranks() in the main thread of the rank and pass results to it; start processes by `spawn`"
-    raise user_error("comm.ranks() outside of a rank's main thread", got=where, expected="the main thread", fix=fix)
+    fix = (
+        "call comm.init_distributed() in the main thread of the rank and pass results to it; start processes by `spawn`"
+    )
+    raise user_error(
+        "comm.init_distributed() outside of a rank's main thread", got=where, expected="the main thread", fix=fix
+    )
 
 
 def _start_mpi() -> "MpiWorld":
@@ -295,7 +288,7 @@ def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
         set_stop_timeout(None)
         return Group()
     setup_logging(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
-    nodes = world.all_gather(environment.node_name())
+    nodes = world.all_gather_object(environment.node_name())
     unlink_shared_memory()
     mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()

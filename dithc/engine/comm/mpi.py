@@ -23,79 +23,10 @@ TESTS_PER_LOOK = 32
 STANDARD_ERROR = 2
 LATE_SECONDS, MOST_NAMED = 10.0, 8
 
-THREAD_LEVELS = {
-    MPI.THREAD_SINGLE: "single",
-    MPI.THREAD_FUNNELED: "funneled",
-    MPI.THREAD_SERIALIZED: "serialized",
-    MPI.THREAD_MULTIPLE: "multiple",
-}
-
-
+LEVELS = ("single", "funneled", "serialized", "multiple")
+THREAD_LEVELS = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in LEVELS}
 OPERATIONS = {name: getattr(MPI, name.upper()) for name in ("sum", "max", "min", "band", "bor", "bxor")}
 OPERATIONS["product"] = MPI.PROD
-
-
-class MpiWorld:
-    """All ranks that were started together."""
-
-    def __init__(self) -> None:
-        self._communicator = MPI.COMM_WORLD
-        self.rank: int = self._communicator.Get_rank()
-        self.size: int = self._communicator.Get_size()
-        self._process = os.getpid()
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return list(self._communicator.allgather(value))
-
-    def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value on every rank."""
-        return self._communicator.bcast(value, root=0)
-
-    def connect_again(self, timeout_seconds: float) -> None:
-        """Wait until all ranks call it; UserError if a rank has ended or is late."""
-        request, ended = self._exchange(False)
-        begun, is_late = time.monotonic(), False
-        fix = "let every rank of the program call comm.ranks() equally often"
-        while not request.done():
-            time.sleep(0.01)
-            waited = time.monotonic() - begun
-            if waited > LATE_SECONDS and not is_late:
-                is_late = True
-                log.warning(
-                    "waiting for ranks that have not called comm.ranks() again; after %g s all end", timeout_seconds
-                )
-            if waited > timeout_seconds:
-                got = f"not on all ranks in {timeout_seconds:g} s"
-                raise user_error("comm.ranks()", got=got, expected="all", fix=fix)
-        if ended.any():
-            names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
-            raise user_error(
-                f"comm.ranks() waits for {ended.sum()} of {self.size} ranks",
-                got=f"the program of {names} has ended",
-                expected="the same calls of comm.ranks() on all ranks",
-                fix=fix,
-            )
-
-    def announce_end(self) -> None:
-        """Notify ranks in `connect_again` that this program has ended; waits for all ranks, as MPI's exit would."""
-        if os.getpid() == self._process:
-            request, _ = self._exchange(True)
-            while not request.done():
-                time.sleep(0.01)
-
-    def _exchange(self, has_ended: bool) -> "tuple[MpiRequest, npt.NDArray[np.bool_]]":
-        """Return a request that completes once all ranks have called this, and an array for the flag of each rank."""
-        mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
-        return MpiRequest(self._communicator.Iallgather(mine, flags), mine, flags), flags
-
-    def abort(self, status: int) -> NoReturn:
-        """End every rank immediately. The caller has logged the reason; messages of MPI are discarded."""
-        try:
-            with suppress(OSError):  # this process may have reached its limit of open files
-                os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
-            self._communicator.Abort(status)
-        finally:
-            os._exit(status)  # some MPIs return from Abort after they have notified their launcher
 
 
 class MpiRequest:
@@ -156,7 +87,6 @@ class MpiCommunicator:
         self._communicator.Allreduce(MPI.IN_PLACE, x, op=OPERATIONS[op])
 
     def reduce(self, x: Buffer, out: Buffer | None, op: str, *, root: int) -> MpiRequest:
-        """Reduce x over the ranks into `out` on rank `root`."""
         return MpiRequest(self._communicator.Ireduce(x, out, op=OPERATIONS[op], root=root), x, out)
 
     def broadcast(self, x: Buffer, *, root: int) -> MpiRequest:
@@ -196,12 +126,66 @@ class MpiCommunicator:
         return MpiRequest(self._communicator.Ibarrier())
 
 
+class MpiWorld(MpiCommunicator):
+    """All ranks that were started together."""
+
+    def __init__(self) -> None:
+        super().__init__(MPI.COMM_WORLD)
+        self._process = os.getpid()
+
+    def connect_again(self, timeout_seconds: float) -> None:
+        """Wait until all ranks call it; UserError if a rank has ended or is late."""
+        request, ended = self._exchange(False)
+        begun, is_late = time.monotonic(), False
+        fix = "let every rank of the program call comm.init_distributed() equally often"
+        while not request.done():
+            time.sleep(0.01)
+            waited = time.monotonic() - begun
+            if waited > LATE_SECONDS and not is_late:
+                is_late = True
+                log.warning(
+                    "waiting for ranks that have not called comm.init_distributed() again; after %g s all end",
+                    timeout_seconds,
+                )
+            if waited > timeout_seconds:
+                got = f"not on all ranks in {timeout_seconds:g} s"
+                raise user_error("comm.init_distributed()", got=got, expected="all", fix=fix)
+        if ended.any():
+            names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
+            raise user_error(
+                f"comm.init_distributed() waits for {ended.sum()} of {self.size} ranks",
+                got=f"the program of {names} has ended",
+                expected="the same calls of comm.init_distributed() on all ranks",
+                fix=fix,
+            )
+
+    def announce_end(self) -> None:
+        """Notify ranks in `connect_again` that this program has ended; waits for all ranks, as MPI's exit would."""
+        if os.getpid() == self._process:
+            request, _ = self._exchange(True)
+            while not request.done():
+                time.sleep(0.01)
+
+    def _exchange(self, has_ended: bool) -> tuple[MpiRequest, npt.NDArray[np.bool_]]:
+        """Return a request that completes once all ranks have called this, and an array for the flag of each rank."""
+        mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
+        return MpiRequest(self._communicator.Iallgather(mine, flags), mine, flags), flags
+
+    def abort(self, status: int) -> NoReturn:
+        """End every rank immediately. The caller has logged the reason; messages of MPI are discarded."""
+        try:
+            with suppress(OSError):  # this process may have reached its limit of open files
+                os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_ERROR)
+            self._communicator.Abort(status)
+        finally:
+            os._exit(status)  # some MPIs return from Abort after they have notified their launcher
+
+
 def multiple_threads() -> bool:
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
 def facts() -> dict[str, str]:
-    """Return vendor, standard and thread level of MPI."""
     vendor, numbers = MPI.get_vendor()
     return {
         "vendor": f"{vendor} {'.'.join(map(str, numbers))}",

@@ -27,13 +27,13 @@ Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 def store_of(world: MpiWorld, *, timeout: timedelta) -> Any:
     """Create a store that all ranks of the world use; collective over them."""
-    one_node = len(set(world.all_gather(node_name()))) == 1
+    one_node = len(set(world.all_gather_object(node_name()))) == 1
     store = None
     if world.rank == 0:
         host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _address()
         # Port 0: the system picks a free port and reserves it, so no other process can claim it before its use.
         store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
-    host, port = world.broadcast((store.host, store.port) if store else None)
+    host, port = world.broadcast_object((store.host, store.port) if store else None)
     return store or TCPStore(host, port, world.size, is_master=False, timeout=timeout)
 
 

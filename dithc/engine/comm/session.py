@@ -33,7 +33,7 @@ def init_distributed(
     communication, only the communication threads run on it. Reserved cores have no compute threads unless the user set
     OMP_NUM_THREADS. A process without a launcher is a single rank.
 
-        with comm.ranks() as group:  # python my.py, or: dithc launch --ranks 2 -- python my.py
+        with comm.init_distributed() as group:  # python my.py, or: dithc launch --ranks 2 -- python my.py
             print(f"rank {group.rank} of {group.size}")
 
     Args:

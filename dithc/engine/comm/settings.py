@@ -35,7 +35,6 @@ class CommConfig:
 
     @staticmethod
     def current() -> "CommConfig":
-        """Return the active settings, else the defaults."""
         return _current
 
 

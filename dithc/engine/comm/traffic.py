@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,7 @@ COUNTERS = struct.Struct("=QQ")
 
 @dataclass(frozen=True)
 class OperationSpan:
-    """Time span of one operation of the communication thread.
-
-    Attributes:
-        begun: start in seconds of `time.perf_counter`.
-        ended: end in seconds of `time.perf_counter`.
-        num_bytes: bytes sent by this rank; None if they were not counted.
-    """
+    """Operation of the communication thread: start and end by `time.perf_counter`, and bytes sent if they were counted."""
 
     name: str
     begun: float
@@ -38,22 +33,14 @@ class OperationSpan:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Counts since the start of the process; None for a count that is not available.
+    """Counts since the start of the process; None for a count that is not available."""
 
-    Attributes:
-        tcp_bytes: payload that the kernel has sent on this process's TCP connections (gloo and its store).
-        mpi_calls: calls of MPI functions that send, receive or wait.
-        mpi_bytes: bytes passed to these functions.
-        shared_bytes: bytes written to the shared memory of a node's ranks (exchange.py).
-    """
-
-    tcp_bytes: int | None
-    mpi_calls: int | None
-    mpi_bytes: int | None
-    shared_bytes: int | None
+    tcp_bytes: int | None  # payload that the kernel has sent on this process's TCP connections (gloo and its store)
+    mpi_calls: int | None  # of MPI functions that send, receive or wait
+    mpi_bytes: int | None  # passed to these functions
+    shared_bytes: int | None  # written to the shared memory of a node's ranks
 
     def since(self, before: "Traffic") -> "Traffic":
-        """Return the difference to an earlier count."""
         mine, others = (vars(self), vars(before))
         return Traffic(**{
             name: None if mine[name] is None or others[name] is None else mine[name] - others[name] for name in mine
@@ -61,8 +48,9 @@ class Traffic:
 
 
 def sent() -> Traffic:
-    """Return the traffic of this process so far."""
-    calls, sent = _mpi() or (None, None)
+    calls, sent = None, None
+    with suppress(KeyError, OSError, struct.error):  # no layer, or no call of MPI yet
+        calls, sent = COUNTERS.unpack(Path(f"{os.environ[COUNT_VARIABLE]}.{os.getpid()}").read_bytes())
     exchange = sys.modules.get("dithc.engine.comm.process_group.shm_collectives")
     return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
 
@@ -76,27 +64,13 @@ def build_counter(folder: Path) -> Path:
     line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        reason = (done.stderr.splitlines() or ["no message"])[-1] if done.returncode else None
     except OSError as error:
-        raise _unbuilt(str(error)) from error
-    if done.returncode:
-        raise _unbuilt((done.stderr.splitlines() or ["no message"])[-1])
+        reason = str(error)
+    if reason is not None:
+        fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or do not count MPI"
+        raise user_error("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
     return library
-
-
-def _unbuilt(reason: str) -> Exception:
-    fix = "install an MPI with its compiler (`pip install 'dithc[mpi]'`, and a C compiler), or do not count MPI"
-    return user_error("profiling layer of MPI", got=reason, expected="mpicc next to this Python", fix=fix)
-
-
-def _mpi() -> tuple[int, int] | None:
-    prefix = os.environ.get(COUNT_VARIABLE)
-    if prefix is None:
-        return None
-    try:
-        calls, sent = COUNTERS.unpack(Path(f"{prefix}.{os.getpid()}").read_bytes())
-    except (OSError, struct.error):
-        return None
-    return int(calls), int(sent)
 
 
 def _tcp() -> int | None:
@@ -122,18 +96,13 @@ def _tcp() -> int | None:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Cost of the communication of one step on this rank.
+    """Cost of the communication of one step on this rank."""
 
-    Attributes:
-        exposed_seconds: time for which the computing thread waited.
-        bytes_moved: bytes of gradients and weights sent by this rank.
-        communication_seconds: time during which at least one exchange was active; None if the backend does not measure
-            it.
-    """
-
-    exposed_seconds: float = 0.0
-    bytes_moved: int = 0
-    communication_seconds: float | None = None
+    exposed_seconds: float = 0.0  # for which the computing thread waited
+    bytes_moved: int = 0  # gradients and weights sent by this rank
+    communication_seconds: float | None = (
+        None  # with at least one active exchange; None if the backend does not measure
+    )
 
     @property
     def overlap_fraction(self) -> float | None:
@@ -143,7 +112,6 @@ class Exposure:
         return min(1.0, max(0.0, 1.0 - self.exposed_seconds / self.communication_seconds))
 
     def metrics(self) -> dict[str, float]:
-        """Return the measured values by name."""
         known = vars(self) | {"overlap_fraction": self.overlap_fraction}
         return {name: value for name, value in known.items() if value is not None}
 
@@ -165,7 +133,6 @@ class CommMeter:
         self._spans.append((getattr(work, "begun", None), getattr(work, "ended", None)))
 
     def take(self) -> Exposure:
-        """Return the sums since the last call and reset them."""
         taken = Exposure(self._exposed, self._bytes, covered(self._spans))
         self._clear()
         return taken

@@ -1,19 +1,29 @@
-"""Checks of the machine: processor and limits, core plan, memory, huge pages, disk."""
+"""Checks of the machine: processor and limits, core plan, memory and its tiers, huge pages, disk."""
 
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from dithc.core.logging import UserError
 from dithc.engine.comm import launch_command
 from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import CorePlan, Machine, plan_cores
+from dithc.engine.memory import Tiers, tier_specs
 from dithc.engine.numa import available_bytes
 
-MIB, GIB = 1 << 20, 1 << 30
+GIGA, MIB, GIB = 1e9, 1 << 20, 1 << 30
+Limits = tuple[tuple[int, Level, str], ...]  # bytes below which a level and its fix apply, ascending
 # A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries. Less memory is useless.
-LEAST_MEMORY_BYTES, COMFORTABLE_MEMORY_BYTES = 2 * GIB, 6 * GIB
+MEMORY_LIMITS: Limits = (
+    (2 * GIB, "bad", "end other programs, or request more memory (limits of the container or job apply)"),
+    (6 * GIB, "warn", "use small batches, or activation recomputation"),
+)
 # The demo needs about 1 GiB; fine-tuning with its latents and checkpoints tens of GiB.
-LEAST_DISK_BYTES, COMFORTABLE_DISK_BYTES = 2 * GIB, 20 * GIB
+DISK_LIMITS: Limits = (
+    (2 * GIB, "bad", "free space, or work in another folder: a full disk ends a run"),
+    (20 * GIB, "warn", "free space before training large models; this is enough for the demo"),
+)
 # MPI and gloo communicate through /dev/shm on a node; containers often have only 64 MiB.
 LEAST_SHARED_BYTES = 256 * MIB
 
@@ -69,13 +79,34 @@ def memory(machine: Machine, _: Path) -> list[CheckResult]:
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
     facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
-    if available < LEAST_MEMORY_BYTES:
-        fix = "end other programs, or request more memory (limits of the container or job apply)"
-        return [CheckResult("bad", "memory", text, fix=fix, facts=facts)]
-    if available < COMFORTABLE_MEMORY_BYTES:
-        fix = "use small batches, or activation recomputation"
-        return [CheckResult("warn", "memory", text, fix=fix, facts=facts)]
-    return [CheckResult("ok", "memory", text, facts=facts)]
+    level, fix = _judged(available, MEMORY_LIMITS)
+    return [CheckResult(level, "memory", text, fix=fix, facts=facts)]
+
+
+def _judged(num_bytes: int, limits: Limits) -> tuple[Level, str]:
+    return next(((level, fix) for limit, level, fix in limits if num_bytes < limit), ("ok", ""))
+
+
+def memory_tiers(machine: Machine, _: Path) -> list[CheckResult]:
+    """Report each tier of a training run in one process, with the measured page size and copy rate."""
+    sizes: dict[str, int] = {tier.kind: tier.memory_bytes for tier in machine.tiers}
+    try:
+        tiers = Tiers(tier_specs(machine))
+    except UserError as error:
+        fix = "reinstall the package; see the cause in topic `kernels`"
+        return [CheckResult("warn", "memory tiers", str(error).splitlines()[0], fix=fix)]
+    facts, lines = dict[str, dict[str, Any]](), list[str]()
+    for tier in tiers:
+        name, nodes, rate = tier.spec.name, tier.spec.nodes, tier.copy_bytes_per_second
+        size = tier.spec.budget_bytes or sizes.get(name)
+        pages = {"pages": tier.huge_pages, "copy_bytes_per_second": rate}
+        facts[name] = {"kind": tier.spec.kind, "nodes": nodes, "bytes": size, **pages}
+        size_text = f"{size / GIB:.1f} GiB" if size else "of unknown size"
+        where = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
+        kind = "no" if tier.huge_pages == "none" else tier.huge_pages
+        lines.append(f"{name} {size_text}{where}, {kind} huge pages, copies at {rate / GIGA:.1f} GB/s")
+    tiers.close()
+    return [CheckResult("ok", "memory tiers", "; ".join(lines), facts=facts)]
 
 
 def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
@@ -102,18 +133,11 @@ def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[CheckResult]:
     """Check the free space for results, and for shared memory of the ranks of a node."""
     free = shutil.disk_usage(folder).free
-    text, facts = f"{free / GIB:.1f} GiB free in {folder.resolve()}", {"free_bytes": free}
-    if free < LEAST_DISK_BYTES:
-        fix = "free space, or work in another folder: a full disk ends a run"
-        findings = [CheckResult("bad", "disk", text, fix=fix, facts=facts)]
-    elif free < COMFORTABLE_DISK_BYTES:
-        fix = "free space before training large models; this is enough for the demo"
-        findings = [CheckResult("warn", "disk", text, fix=fix, facts=facts)]
-    else:
-        findings = [CheckResult("ok", "disk", text, facts=facts)]
+    text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _judged(free, DISK_LIMITS)
+    findings = [CheckResult(level, "disk", text, fix=fix, facts={"free_bytes": free})]
     room = launch_command.room(shared)[1]
     if room < LEAST_SHARED_BYTES:
-        level: Level = "warn" if room >= 2 * launch_command.RANK_BYTES else "bad"
+        level = "warn" if room >= 2 * launch_command.RANK_BYTES else "bad"
         text = (
             f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch_command.RANK_BYTES / MIB:.1f} MiB per rank, "
             f"fast communication {launch_command.FAST_RANK_BYTES / MIB:.0f} MiB"

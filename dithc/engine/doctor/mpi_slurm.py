@@ -8,7 +8,7 @@ from typing import Literal
 
 from dithc.core.logging import UserError
 from dithc.engine.comm import launch_command
-from dithc.engine.doctor.finding import CheckResult
+from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import Machine
 from dithc.engine.scheduler import slurm_site
 
@@ -38,18 +38,19 @@ def judge_mpi(facts: dict[str, str], mpiexec: launch_command.MpiLauncher | None)
         fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
         return [CheckResult("warn", "MPI", text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
-    everything = {**facts, "mpiexec": mpiexec.path if mpiexec else None}
+    level: Level = "ok"
+    fix, everything = "", {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
-        fix = "start several ranks with srun, or install an MPI with its launcher"
-        return [CheckResult("warn", "MPI", text, fix=fix, facts=everything)]
-    if "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
+        level, fix = "warn", "start several ranks with srun, or install an MPI with its launcher"
+    elif "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
-        fix = "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI"
-        return [CheckResult("bad", "MPI", text, fix=fix, facts=everything)]
-    if facts["thread_level"] != "multiple":
-        fix = "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
-        return [CheckResult("warn", "MPI", text, fix=fix, facts=everything)]
-    return [CheckResult("ok", "MPI", text, facts=everything)]
+        level, fix = (
+            "bad",
+            "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI",
+        )
+    elif facts["thread_level"] != "multiple":
+        level, fix = "warn", "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
+    return [CheckResult(level, "MPI", text, fix=fix, facts=everything)]
 
 
 def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:

@@ -35,10 +35,8 @@ def write_profile(
 ) -> WrittenProfile:
     """Write `profiles/<name>/config.yaml`, and a link `<name>` in the working folder for `--profile <name>`.
 
-    `partition` and `account` are the user's defaults if None; `nodes` are those of a training run.
-
-    Raises:
-        UserError: the name is taken, or the partition does not exist or is down.
+    `partition` and `account` are the user's defaults if None; `nodes` are those of a training run. UserError if the name is
+    taken, or the partition does not exist or is down.
     """
     folder = PROFILES / name
     if not name.replace("-", "").replace("_", "").isalnum() or name in RESERVED_NAMES:
@@ -85,24 +83,18 @@ def profile_text(
     memory = min(filter(None, [*(kind.memory_mb for kind in partition.kinds), partition.max_memory_mb]))
     ranks = dies if cpus % dies == 0 else 1
     machine: dict[str, Any] = {"launcher": "srun", "scheduler": "slurm", "nodes": nodes}
-    machine |= {
-        "ranks_per_node": ranks,
-        "cpus_per_rank": cpus // ranks,
-        "cpus_per_node": cpus,
-        "memory_per_node_mb": memory,
-    }
-    machine |= {"stop_before_walltime": True} | (
-        {"max_walltime_minutes": partition.max_walltime_minutes} if partition.max_walltime_minutes else {}
-    )
-    count = sum(len(kind.names) for kind in partition.kinds)
-    limit = f"{partition.max_walltime_minutes} minutes" if partition.max_walltime_minutes else "without limit"
+    machine |= {"ranks_per_node": ranks, "cpus_per_rank": cpus // ranks, "cpus_per_node": cpus}
+    machine |= {"memory_per_node_mb": memory, "stop_before_walltime": True}
+    count, limit = sum(len(kind.names) for kind in partition.kinds), "without limit"
+    if partition.max_walltime_minutes:
+        machine["max_walltime_minutes"] = partition.max_walltime_minutes
+        limit = f"{partition.max_walltime_minutes} minutes"
     notes = [
         f"partition {partition.name}: {count} node(s), at least {cpus} CPUs and {memory} MB each; jobs may run {limit}",
         f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
     ]
     notes += ["nodes differ: using the sizes of the smallest"] if len(partition.kinds) > 1 else []
-    by_squeue = not here.accounting or here.min_job_age_seconds >= LEAST_JOB_AGE_SECONDS
-    followed = "squeue" if by_squeue else "sacct"
+    followed = "sacct" if here.accounting and here.min_job_age_seconds < LEAST_JOB_AGE_SECONDS else "squeue"
     kept, books = f"{here.min_job_age_seconds} s in the queue", "accounting" if here.accounting else "no accounting"
     notes += [f"jobs are polled by {followed}: finished jobs stay {kept}, and there is {books}"]
     if not here.job_requeue:
@@ -121,7 +113,7 @@ def profile_text(
         "slurm-keep-successful-logs: true",
         "slurm-init-seconds-before-status-checks: 10",
         "# With sacct the plugin treats a canceled job as running, and waits forever.",
-        f"slurm-status-command: {'squeue' if by_squeue else 'sacct'}",
+        f"slurm-status-command: {followed}",
         "# Small jobs are grouped: one job prepares this many datasets, on one core each.",
         f"group-components: [prepare={min(cpus, GROUPED)}]",
         f"resources: [cpus_per_node={cpus}]",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dithc.core.logging import UserError
-from dithc.engine.doctor import disabled_features, machine, mpi_slurm, plugins, software, tiers
+from dithc.engine.doctor import disabled_features, machine, mpi_slurm, software
 from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import Machine, discover_machine
 
@@ -15,7 +15,7 @@ CHECKS: tuple[Check, ...] = (
     machine.core_plan,
     machine.memory,
     machine.huge_pages,
-    tiers.memory_tiers,
+    machine.memory_tiers,
     machine.disk,
     software.kernels,
     software.torch_allocator,
@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
     mpi_slurm.slurm,
     mpi_slurm.allocation,
     disabled_features.switched_off,
-    plugins.extensions_of_packages,
+    software.extensions_of_packages,
 )
 
 

@@ -44,15 +44,7 @@ HEAD = (
 EMPTY = Machine(
     model_name="a described machine",
     architecture="unknown",
-    flags=(),
-    num_sockets=0,
-    num_dies=0,
-    clusters=(),
     cluster_rule="as described",
-    cores=(),
-    caches=(),
-    nodes=(),
-    memory_bytes=0,
     huge_pages=HugePages(transparent="absent", pools=()),
     limits=Limits(allowed_cpus=()),
 )

@@ -140,15 +140,15 @@ class Machine:
 
     model_name: str
     architecture: str
-    flags: tuple[str, ...]
-    num_sockets: int
-    num_dies: int
-    clusters: tuple[SimulatedCluster, ...]
+    flags: tuple[str, ...] = ()
+    num_sockets: int = 0
+    num_dies: int = 0
+    clusters: tuple[SimulatedCluster, ...] = ()
     cluster_rule: str
-    cores: tuple[Core, ...]
-    caches: tuple[Cache, ...]
-    nodes: tuple[NumaNode, ...]
-    memory_bytes: int
+    cores: tuple[Core, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    nodes: tuple[NumaNode, ...] = ()
+    memory_bytes: int = 0
     huge_pages: HugePages
     limits: Limits
     tiers: tuple[MemoryTier, ...] = ()

@@ -146,8 +146,7 @@ def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: 
     fix = f"correct it; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
         raise user_error(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
-    sizes, unit = (tensor.shape[2:], p) if rows is None else (tensor.shape[2:], p * p)
-    if p < 1 or any(size % unit for size in sizes):
+    if p < 1 or any(size % (p if rows is None else p * p) for size in tensor.shape[2:]):
         expected = "a divisor of height and width" if rows is None else "p * p a divisor of C * p * p"
         raise user_error(_where(op, "p"), got=p, expected=expected, fix=fix)
     if rows is not None and (rows < 1 or tensor.shape[1] % rows):
@@ -179,18 +178,15 @@ def _where(op: str, name: str) -> str:
 
 
 def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") -> Exception:
-    where = _where(op, name)
     if tensor.dtype not in TYPES:
+        got, expected = str(tensor.dtype), EXPECTED_TYPES
         fix = "convert it, or choose the back end with hcops.use('reference')"
-        return user_error(where, got=tensor.dtype, expected=EXPECTED_TYPES, fix=fix)
-    if not tensor.is_cpu:
-        return user_error(
-            where, got=f"a tensor on {tensor.device}", expected="a tensor on the CPU", fix="move it there"
-        )
-    if tensor.data_ptr() % tensor.itemsize:
-        got = f"memory at {tensor.data_ptr():#x}"
-        return user_error(
-            where, got=got, expected=f"a multiple of {tensor.itemsize} bytes", fix="copy it with .clone()"
-        )
-    got = f"strides {tensor.stride()} of shape {tuple(tensor.shape)}"
-    return user_error(where, got=got, expected=layout, fix="copy it with .contiguous()")
+    elif not tensor.is_cpu:
+        got, expected, fix = f"a tensor on {tensor.device}", "a tensor on the CPU", "move it there"
+    elif tensor.data_ptr() % tensor.itemsize:
+        got, expected = f"memory at {tensor.data_ptr():#x}", f"a multiple of {tensor.itemsize} bytes"
+        fix = "copy it with .clone()"
+    else:
+        got, expected = f"strides {tensor.stride()} of shape {tuple(tensor.shape)}", layout
+        fix = "copy it with .contiguous()"
+    return user_error(_where(op, name), got=got, expected=expected, fix=fix)

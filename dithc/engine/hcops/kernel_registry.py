@@ -1,7 +1,7 @@
 """Back ends, the raw kernels of each, and the choice of a back end for every operator.
 
 The kernels of `reference` are plain torch with its gradients. The others are raw: functions of tensors without
-autograd, from which `autograd.custom` builds operators of torch.
+autograd, from which `autograd.custom_ops` builds operators of torch.
 """
 
 from collections.abc import Callable

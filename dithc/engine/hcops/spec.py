@@ -182,12 +182,7 @@ SPECS = (
     ),
     OpSpec("silu", parts=_MAP, schema=_UNARY, backward=_PAIR),
     OpSpec("gelu", parts=_MAP, schema=_UNARY, backward=_PAIR),
-    OpSpec(
-        "softmax",
-        parts=("softmax*",),
-        schema=_UNARY,
-        backward=_PAIR,
-    ),
+    OpSpec("softmax", parts=("softmax*",), schema=_UNARY, backward=_PAIR),
     OpSpec(
         "mse",
         parts=("squared_difference", "scaled_difference", "add_blocks"),
@@ -216,12 +211,6 @@ SPECS = (
             x.shape, dtype=x.dtype if y is None else torch.promote_types(x.dtype, y.dtype)
         ),
     ),
-    OpSpec(
-        "sum_of_squares",
-        parts=("sum_of_squares*",),
-    ),
-    OpSpec(
-        "adamw",
-        parts=("adamw*",),
-    ),
+    OpSpec("sum_of_squares", parts=("sum_of_squares*",)),
+    OpSpec("adamw", parts=("adamw*",)),
 )

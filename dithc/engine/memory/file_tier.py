@@ -23,13 +23,11 @@ def create(folder: Path, size_bytes: int) -> int:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < size_bytes:
         raise _too_small(what, free_bytes, size_bytes)
-    descriptor = -1
     try:
-        descriptor = _nameless(folder)
-        os.posix_fallocate(descriptor, 0, size_bytes)
+        with tempfile.TemporaryFile(prefix=".dithc-tier-", dir=folder) as file:  # unnamed at once
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+            descriptor = os.dup(file.fileno())
     except OSError as error:
-        if descriptor >= 0:
-            os.close(descriptor)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _too_small(what, shutil.disk_usage(folder).free, size_bytes) from error
         raise user_error(
@@ -49,18 +47,6 @@ def _too_small(what: str, free_bytes: int, size_bytes: int) -> UserError:
         expected=f"{size_bytes / GIB:.2f} GiB ({size_bytes} bytes)",
         fix=f"free some space, or {FIX}",
     )
-
-
-def _nameless(folder: Path) -> int:
-    """Return an unnamed file, so that no file remains however the process ends."""
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
-            raise
-    descriptor, name = tempfile.mkstemp(prefix=".dithc-tier-", dir=folder)  # file systems without O_TMPFILE
-    os.unlink(name)
-    return descriptor
 
 
 def _is_memory(folder: Path) -> bool:

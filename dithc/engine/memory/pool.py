@@ -47,8 +47,6 @@ class PoolCounters:
     peak_backed_bytes: int = 0  # all-time peak of `backed_bytes`: the evidence that the budget was kept
     budget_bytes: int | None = None
     spills: int = 0  # requests beyond the budget, passed to the pool below or rejected
-    spilled_bytes: int = 0
-    largest_free_bytes: int = 0  # longest run of idle memory
     num_blocks: int = 0
 
 

@@ -6,8 +6,7 @@ levels).
 
 import os
 import weakref
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -95,7 +94,7 @@ class Tier:
 
     @property
     def copy_bytes_per_second(self) -> float:
-        """Copy rate from ordinary memory into this tier, measured once (`copy_rates`)."""
+        """Copy rate from ordinary memory into this tier, measured once (`copy_bandwidth`)."""
         return copy_bandwidth.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
@@ -115,7 +114,7 @@ class Tier:
 _serving: list["Tiers"] = []
 
 
-class Tiers(Sequence[Tier]):
+class Tiers:
     """Tiers of this process, fastest first; tier i overflows into tier i + 1."""
 
     def __init__(self, specs: Sequence[TierSpec]) -> None:
@@ -134,12 +133,8 @@ class Tiers(Sequence[Tier]):
                 _ = tier.copy_bytes_per_second
         log.info("memory tiers, fastest first: %s", "; ".join(describe(spec) for spec in specs))
 
-    @overload
-    def __getitem__(self, index: int) -> Tier: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tier]: ...
-    def __getitem__(self, index: int | slice) -> Tier | Sequence[Tier]:
-        return self._tiers[index]
+    def __iter__(self) -> Iterator[Tier]:
+        return iter(self._tiers)
 
     def __len__(self) -> int:
         return len(self._tiers)

@@ -62,7 +62,7 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
     """Return the address of the hc_context of an instruction set and number of threads, created at first use.
 
     It is never destroyed, because at exit a daemon thread may still run an operator. A new context makes the others
-    release their scratch memory. Without `isa` it is that of `isa()`. Without `num_threads` it has torch's number of
+    release their scratch memory. Without `isa` it is that of `instruction_set()`. Without `num_threads` it has torch's number of
     threads, and torch's threads themselves after `borrow`.
 
     Raises:

@@ -5,7 +5,6 @@ A process claims a CPU by a socket in Linux's abstract namespace. Its name is in
 
 import errno
 import socket
-import sys
 import threading
 from collections.abc import Iterable
 
@@ -14,14 +13,12 @@ _lock = threading.Lock()
 
 
 def claim(cpus: Iterable[int]) -> list[int]:
-    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed, if the system can."""
+    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed."""
     with _lock:
         return [cpu for cpu in sorted(set(cpus) - _held.keys()) if _is_taken(cpu)]
 
 
 def _is_taken(cpu: int) -> bool:
-    if sys.platform != "linux":
-        return False
     name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         name.bind(f"\0dithc pinned CPU {cpu}")

@@ -37,7 +37,7 @@ def load_library() -> LibraryLoad:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the loaded library, or None; `load().reason` contains the reason."""
+    """Return the loaded library, or None; `load_library().reason` contains the reason."""
     return load_library().library
 
 

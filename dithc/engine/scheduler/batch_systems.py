@@ -58,21 +58,14 @@ class StatusQuery(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSystem:
-    """A batch system.
-
-    Attributes:
-        number: pattern of the job number in the output of `submit`.
-        asks: query commands; later ones cover jobs that earlier ones do not report.
-        unknown: error texts for an unknown job; any other error counts as a missing reply.
-        cancel: command that accepts job numbers.
-    """
+    """A batch system."""
 
     title: str
     submit: Callable[[JobRequest], list[str]]
-    number: str
-    asks: tuple[StatusQuery, ...]
-    unknown: tuple[str, ...]
-    cancel: tuple[str, ...]
+    number: str  # pattern of the job number in the output of `submit`
+    asks: tuple[StatusQuery, ...]  # later ones cover jobs that earlier ones do not report
+    unknown: tuple[str, ...]  # error texts for an unknown job; any other error counts as a missing reply
+    cancel: tuple[str, ...]  # command that accepts job numbers
 
     def number_in(self, printed: str) -> str | None:
         found = re.search(self.number, printed, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Submission, status and cancellation of jobs for Snakemake's `cluster-generic` executor, on any system of `systems`.
+"""Submission, status and cancellation of jobs for Snakemake's `cluster-generic` executor, on any system of `batch_systems`.
 
     dithc-job-submit SYSTEM [site options] JOBSCRIPT      prints the number of the job
     dithc-job-status NUMBER                               prints running, success or failed
@@ -58,9 +58,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     """Submit the engine's job script and return the job's number.
 
     `words` are the name of the system (default: DITHC_BATCH_SYSTEM), options of its submit command, and the script.
-
-    Raises:
-        UserError: the system is unknown, the script requests no memory or time, or the system rejects it.
+    UserError if the system is unknown, the script requests no memory or time, or the system rejects it.
     """
     *options, script = words
     name = options.pop(0) if options and options[0] in SYSTEMS else os.environ.get(SYSTEM, "")
@@ -162,7 +160,6 @@ def _settle(record: JobRecord, answer: str, state: str, folder: Path) -> None:
 
 
 def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
-    """Resubmit a job; None if the system rejects it."""
     for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
     number, refusal = _hand_in(record)
@@ -303,7 +300,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _command(verb: str) -> Callable[[], int]:
-    """Return the entry point of `dithc-job-VERB`."""
     return lambda: main([verb, *sys.argv[1:]])
 
 

@@ -29,9 +29,9 @@ JobHoldMaxRequeue | it was started too often | read its log; `scontrol release` 
 launch failed requeued held | its node could not start it, and Slurm holds it | check the node; `scontrol release` it
 DependencyNeverSatisfied | a job that it depends on has failed | `scancel` it
 MaxMemPerLimit | requests more memory than a limit allows | lower `resources.<stage>.mem_mb`
-AssocMaxWallDurationPerJobLimit | requests more time than your account allows | lower `machine.max_walltime_minutes` of the
-profile QOSMaxWallDurationPerJobLimit | requests more time than the quality of service allows | lower
-`machine.max_walltime_minutes` AssocMaxNodePerJobLimit | requests more nodes than your account allows | lower `machine.nodes`
+AssocMaxWallDurationPerJobLimit | requests more time than your account allows | lower `machine.max_walltime_minutes`
+QOSMaxWallDurationPerJobLimit | requests more time than the quality of service allows | lower `machine.max_walltime_minutes`
+AssocMaxNodePerJobLimit | requests more nodes than your account allows | lower `machine.nodes`
 QOSMaxNodePerJobLimit | requests more nodes than the quality of service allows | lower `machine.nodes`
 AssocMaxCpuPerJobLimit | requests more cores than your account allows | lower `machine.nodes` or `machine.cpus_per_rank`
 QOSMaxCpuPerJobLimit | requests more cores than the quality of service allows | lower `machine.nodes`

@@ -13,32 +13,21 @@ JOBS = Path(".snakemake/dithc-jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """A job of the workflow engine over all its submissions; times are in seconds since 1970.
+    """A job of the workflow engine over all its submissions; times are in seconds since 1970."""
 
-    Attributes:
-        id, current: number of its first submission, which the engine uses, and of its latest.
-        key: prefix of its file names.
-        driver: name of the driver that submitted or last queried it.
-        line: submit command.
-        fruitless, refused: consecutive submissions without progress, and resubmissions that the system refused.
-        reached: progress at the last stop.
-        missing_since: time at which it became unknown to the system.
-        answer, state: `success` or `failed` once settled, and the final state in Slurm's terms.
-    """
-
-    id: str
-    current: str
-    key: str
+    id: str  # number of its first submission, which the engine uses
+    current: str  # number of its latest submission
+    key: str  # prefix of its file names
     system: str
-    driver: str = ""
+    driver: str = ""  # that submitted or last queried it
     what: str = ""
-    line: list[str] = field(default_factory=list)
-    fruitless: int = 0
-    refused: int = 0
-    reached: str = ""
-    missing_since: float | None = None
-    answer: str = ""
-    state: str = ""
+    line: list[str] = field(default_factory=list)  # submit command
+    fruitless: int = 0  # consecutive submissions without progress
+    refused: int = 0  # consecutive resubmissions that the system refused
+    reached: str = ""  # progress at the last stop
+    missing_since: float | None = None  # it became unknown to the system
+    answer: str = ""  # `success` or `failed` once settled
+    state: str = ""  # final state in Slurm's terms
     cancelled: float | None = None
     submitted: float = 0.0
 
@@ -63,7 +52,6 @@ def load(folder: Path, number: str) -> JobRecord | None:
 
 
 def records(folder: Path) -> Iterator[JobRecord]:
-    """Yield all jobs that were submitted from a folder."""
     for path in sorted((folder / JOBS).glob("*.json")):
         record = _read(path)
         if record is not None:

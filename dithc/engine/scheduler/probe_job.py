@@ -10,15 +10,9 @@ from dithc.engine.scheduler.subprocesses import ran, said
 
 
 def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:
-    """Submit a command and wait for its file, the end of the job, or a timeout (which cancels the job).
+    """Submit a command with options of sbatch, and wait for the file `leaves`, the end of the job, or a timeout.
 
-    Args:
-        options: options of sbatch.
-        leaves: file that the command writes last.
-        wait_seconds: limit of the time in the queue and running.
-
-    Returns:
-        The reason of the failure, with the end of the log; None if the file exists.
+    Returns the reason of the failure, with the end of the log; None if the file exists. A timeout cancels the job.
     """
     done = ran(["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"])
     number = re.match(r"\d+", done.stdout)

@@ -8,25 +8,16 @@ RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STOPPED", "STAGE_O
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerJob:
-    """A job of the scheduler.
-
-    Attributes:
-        name: submission name, shared by all jobs of one driver.
-        state: in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY.
-        reason: the scheduler's reason of waiting or ending.
-        what: rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`.
-        status: exit status, 128 + n after signal n.
-        elapsed: `HH:MM:SS`.
-    """
+    """A job of the scheduler."""
 
     id: str
-    name: str = ""
-    state: str
-    reason: str = ""
-    what: str = ""
+    name: str = ""  # shared by all jobs of one driver
+    state: str  # in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY
+    reason: str = ""  # of waiting or ending
+    what: str = ""  # rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`
     nodes: str = ""
-    status: int | None = None
-    elapsed: str = ""
+    status: int | None = None  # 128 + n after signal n
+    elapsed: str = ""  # HH:MM:SS
 
     @property
     def waits(self) -> bool:
@@ -40,7 +31,6 @@ class SchedulerJob:
 
     @property
     def active(self) -> bool:
-        """True if the job is in the queue or running."""
         return self.waits or self.runs
 
     @property

@@ -31,7 +31,6 @@ class SlurmQueue:
         return [found[number] for number in ids if number in found]
 
     def log(self, folder: Path, job: SchedulerJob) -> Path | None:
-        """Return the file with all output of a job, if it exists."""
         return next(iter(sorted((folder / LOGS).rglob(f"{job.id}.log"))), None)
 
 

@@ -35,7 +35,6 @@ def job_of(folder: Path, record: JobRecord) -> SchedulerJob | Literal[False] | N
 
 
 def jobs_of(some: Iterable[JobRecord]) -> Replies:
-    """Return the replies for the newest submissions of jobs."""
     numbers: dict[str, list[str]] = {}
     for record in some:
         numbers.setdefault(record.system, []).append(record.current)

@@ -155,8 +155,6 @@ def load(path: Path) -> Extractor:
         kind="classifier",
         sha256=sha256_file(path),
         num_features=network.num_features,
-        resize="none",
-        comparable=False,
         note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f}{told})",
         network=network.features,
     )

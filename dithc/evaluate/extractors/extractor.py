@@ -42,8 +42,8 @@ class Extractor:
     kind: str
     sha256: str
     num_features: int
-    resize: Resize
-    comparable: bool
+    resize: Resize = "none"
+    comparable: bool = False
     note: str
     network: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
     at_once: int | None = None
@@ -75,18 +75,9 @@ class Extractor:
             )
         return np.asarray(features, dtype=np.float32)
 
-    def origin(self, *, set_hash: str, stretch: str = "") -> FeatureOrigin:
-        """Return the provenance of statistics and shards of this extractor."""
-        return FeatureOrigin(
-            extractor=self.name,
-            kind=self.kind,
-            sha256=self.sha256,
-            resize=self.resize,
-            comparable=self.comparable,
-            note=self.note,
-            set_hash=set_hash,
-            stretch=stretch,
-        )
+    def origin(self, *, set_hash: str, stretch: str) -> FeatureOrigin:
+        same = {name: getattr(self, name) for name in ("kind", "sha256", "resize", "comparable", "note")}
+        return FeatureOrigin(extractor=self.name, **same, set_hash=set_hash, stretch=stretch)
 
 
 def resize_images(images: Tensor, *, size: int, mode: Resize) -> Tensor:

@@ -9,7 +9,7 @@ Legend: N batch, C channels, H height, W width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +45,7 @@ class Conv:
     rows: int = 1
     columns: int = 1
     stride: int = 1
-    padded: bool = True
+    padded: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -107,45 +107,39 @@ def pool_3x3(x: Tensor, pool: Pool) -> Tensor:
     return functional.max_pool2d(x, 3, stride=2)
 
 
+def _chain(name: str, *kernels: tuple[int, ...]) -> tuple[Conv, ...]:
+    """Number the convolutions of a branch; a kernel has width, rows, columns and stride."""
+    return tuple(Conv(f"{name}_{place}", *kernel) for place, kernel in enumerate(kernels, start=1))
+
+
 def block_a(width_in: int, pool_width: int) -> Block:
     """Return a block for 35x35: 1x1, 5x5 and two 3x3."""
     branches = [
         Branch((Conv("branch1x1", 64),)),
-        Branch((Conv("branch5x5_1", 48), Conv("branch5x5_2", 64, 5, 5))),
-        Branch((Conv("branch3x3dbl_1", 64), Conv("branch3x3dbl_2", 96, 3, 3), Conv("branch3x3dbl_3", 96, 3, 3))),
+        Branch(_chain("branch5x5", (48,), (64, 5, 5))),
+        Branch(_chain("branch3x3dbl", (64,), (96, 3, 3), (96, 3, 3))),
     ]
     return Block(width_in, branches, pool="average", pool_width=pool_width)
 
 
 def block_b(width_in: int) -> Block:
     """Return the block from 35x35 to 17x17."""
-    double = (Conv("branch3x3dbl_1", 64), Conv("branch3x3dbl_2", 96, 3, 3), Conv("branch3x3dbl_3", 96, 3, 3, 2))
-    return Block(width_in, [Branch((Conv("branch3x3", 384, 3, 3, 2),)), Branch(double)], pool="max-stride-2")
+    double = Branch(_chain("branch3x3dbl", (64,), (96, 3, 3), (96, 3, 3, 2)))
+    return Block(width_in, [Branch((Conv("branch3x3", 384, 3, 3, 2),)), double], pool="max-stride-2")
 
 
 def block_c(width_in: int, width: int) -> Block:
     """Return a block for 17x17: 7x7 convolutions factored into 1x7 and 7x1."""
-    single = (Conv("branch7x7_1", width), Conv("branch7x7_2", width, 1, 7), Conv("branch7x7_3", 192, 7, 1))
-    double = (
-        Conv("branch7x7dbl_1", width),
-        Conv("branch7x7dbl_2", width, 7, 1),
-        Conv("branch7x7dbl_3", width, 1, 7),
-        Conv("branch7x7dbl_4", width, 7, 1),
-        Conv("branch7x7dbl_5", 192, 1, 7),
-    )
+    single = _chain("branch7x7", (width,), (width, 1, 7), (192, 7, 1))
+    double = _chain("branch7x7dbl", (width,), (width, 7, 1), (width, 1, 7), (width, 7, 1), (192, 1, 7))
     branches = [Branch((Conv("branch1x1", 192),)), Branch(single), Branch(double)]
     return Block(width_in, branches, pool="average", pool_width=192)
 
 
 def block_d(width_in: int) -> Block:
     """Return the block from 17x17 to 8x8."""
-    single = (Conv("branch3x3_1", 192), Conv("branch3x3_2", 320, 3, 3, 2))
-    seven = (
-        Conv("branch7x7x3_1", 192),
-        Conv("branch7x7x3_2", 192, 1, 7),
-        Conv("branch7x7x3_3", 192, 7, 1),
-        Conv("branch7x7x3_4", 192, 3, 3, 2),
-    )
+    single = _chain("branch3x3", (192,), (320, 3, 3, 2))
+    seven = _chain("branch7x7x3", (192,), (192, 1, 7), (192, 7, 1), (192, 3, 3, 2))
     return Block(width_in, [Branch(single), Branch(seven)], pool="max-stride-2")
 
 
@@ -194,7 +188,6 @@ class FIDInception(nn.Module):
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read the FID Inception."""
     require_file(path, kind="inception", what_to_put=f"{WELL_KNOWN_NAME}, a state dict of about 92 MB")
     sha256 = sha256_file(path)
     published = sha256.startswith(WELL_KNOWN_SHA256_START)

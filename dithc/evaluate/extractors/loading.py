@@ -77,8 +77,6 @@ def _of_package(settings: codecs.PluginExtractor) -> Extractor:
         kind=settings.kind,
         sha256=digest.hexdigest(),
         num_features=num_features,
-        resize="none",
-        comparable=False,
         note=f"features of {settings.words}, of {' '.join(settings.extension.values())}: not comparable with published FID",
         network=features,
     )

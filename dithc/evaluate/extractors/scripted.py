@@ -54,8 +54,6 @@ def load(path: Path, *, trust: bool) -> Extractor:
         kind="torchscript",
         sha256=sha256_file(path),
         num_features=probe(script, named=f"TorchScript file {path}", fix=FIX),
-        resize="none",
-        comparable=False,
         note="features of a TorchScript file with its own resizing: not comparable with published FID",
         network=features,
     )

@@ -94,7 +94,6 @@ def load_network(path: Path) -> SqueezeNet:
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    """Read SqueezeNet from a local file."""
     network = load_network(path).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mode = resize or RESIZE
 
@@ -108,7 +107,6 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         sha256=sha256_file(path),
         num_features=NUM_FEATURES,
         resize=mode,
-        comparable=False,
         note="SqueezeNet v1.0 features: not on the Inception scale, not comparable with published FID",
         network=features,
         at_once=AT_ONCE,

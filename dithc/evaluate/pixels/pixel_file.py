@@ -4,7 +4,6 @@ Legend: C bands, L classes, V stored values, I indices, R rings.
 """
 
 import json
-import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from dithc.core.artifacts import Manifest, atomic_replace, outputs
 from dithc.core.logging import user_error
-from dithc.evaluate.statistics import FloatArray
+from dithc.evaluate.statistics import FloatArray, read_arrays
 
 FILE = "pixels.npz"
 BINS = 2000  # bins of an index from -1 to 1
@@ -53,11 +52,8 @@ def write(path: Path, pixels: PixelStatistics, identity: dict[str, Any]) -> None
 def is_of(path: Path, identity: dict[str, Any]) -> bool:
     """Test whether a readable file of these images exists."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return bool(
-                json.loads(str(file["identity"])) == identity and all(len(file[name].shape) >= 0 for name in file)
-            )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return bool(json.loads(str(read_arrays(path)["identity"])) == identity)
+    except (ValueError, KeyError):
         return False
 
 
@@ -65,18 +61,15 @@ def read(folder: Path) -> PixelStatistics:
     """Return the pixel statistics in a folder of features."""
     path = Manifest.whole(folder / FILE)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {one.name: file[one.name] for one in fields(PixelStatistics)}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(path)
+        found: dict[str, Any] = {one.name: arrays[one.name] for one in fields(PixelStatistics)}
+    except (ValueError, KeyError) as error:
         raise user_error(
             f"pixels of {folder} cannot be compared",
-            got=str(error) or type(error).__name__,
+            got=error,
             expected=f"{FILE} of `dithc features --pixels`",
             fix="rerun the features stage with --pixels",
         ) from error
-    texts = {name: tuple(map(str, found.pop(name))) for name in ("bands", "index_names")}
-    scalars: dict[str, Any] = {"units": str(found.pop("units"))} | {
-        name: int(found.pop(name)) for name in ("first", "spectra")
-    }
-    everything: dict[str, Any] = found | texts | scalars
-    return PixelStatistics(**everything)
+    found |= {name: tuple(map(str, found[name])) for name in ("bands", "index_names")}
+    found |= {"units": str(found["units"]), "first": int(found["first"]), "spectra": int(found["spectra"])}
+    return PixelStatistics(**found)

@@ -7,7 +7,6 @@ Legend: n images, C bands, H, W image; L classes, V stored values, I indices, R 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def measure_pixels(
     identity = {"set_hash": set_hash, "bands": list(bands.names), "wavelengths_nm": list(bands.wavelengths_nm)}
     if group.broadcast_object(group.rank == 0 and is_of(out_folder / FILE, identity)):
         return
-    sums, rows = _Sums.empty(bands, np.unique(labels)), np.arange(len(labels))
+    sums, rows = _Sums(bands, np.unique(labels).astype(np.int64)), np.arange(len(labels))
     of_spectra = set(evenly(rows).tolist())
     with progress(total=len(labels), label="pixels", unit="image", quiet=group.rank > 0) as bar:
         for part in share(rows, batch=BATCH, group=group):
@@ -60,34 +59,20 @@ def measure_pixels(
     group.barrier()
 
 
-@dataclass(kw_only=True)
 class _Sums:
-    """Sums over images."""
+    """Sums over images, by bands and ascending classes (L,)."""
 
-    bands: products.Bands
-    classes: NDArray[np.int64]  # (L,)
-    counts: NDArray[np.int64]  # (C, V)
-    class_pixels: NDArray[np.int64]  # (L,)
-    class_sums: NDArray[np.int64]  # (L, C)
-    cross: Array  # (C, C), sums of products of two bands in unbounded Python integers
-    indices: NDArray[np.int64]  # (I, BINS)
-    undefined: NDArray[np.int64]  # (I,)
-    power: dict[int, Array] = field(default_factory=dict)  # (C, R) by number of the image
-
-    @classmethod
-    def empty(cls, bands: products.Bands, classes: NDArray[np.integer]) -> "_Sums":
-        """Return sums of no images."""
+    def __init__(self, bands: products.Bands, classes: NDArray[np.int64]) -> None:
         limits, count = np.iinfo(bands.dtype), len(bands.names)
-        return cls(
-            bands=bands,
-            classes=classes.astype(np.int64),
-            counts=np.zeros((count, int(limits.max) - int(limits.min) + 1), np.int64),
-            class_pixels=np.zeros(len(classes), np.int64),
-            class_sums=np.zeros((len(classes), count), np.int64),
-            cross=np.zeros((count, count), np.int64).astype(object),
-            indices=np.zeros((len(INDICES), BINS), np.int64),
-            undefined=np.zeros(len(INDICES), np.int64),
-        )
+        self.bands, self.classes = bands, classes
+        self.counts = np.zeros((count, int(limits.max) - int(limits.min) + 1), np.int64)  # (C, V)
+        self.class_pixels = np.zeros(len(classes), np.int64)  # (L,)
+        self.class_sums = np.zeros((len(classes), count), np.int64)  # (L, C)
+        # Sums of products of two bands (C, C) in unbounded Python integers.
+        self.cross: Array = np.zeros((count, count), np.int64).astype(object)
+        self.indices = np.zeros((len(INDICES), BINS), np.int64)  # (I, BINS)
+        self.undefined = np.zeros(len(INDICES), np.int64)  # (I,)
+        self.power: dict[int, Array] = {}  # (C, R) by number of the image
 
     def add(self, image: Array, label: int, *, spectrum_of: int | None) -> None:
         """Add an image (C, H, W) and its spectrum as image `spectrum_of`; None omits the spectrum."""
@@ -124,7 +109,6 @@ class _Sums:
         self.power |= other.power
 
     def result(self) -> PixelStatistics:
-        """Return the statistics for the file."""
         seen = np.flatnonzero(self.counts.any(axis=0))
         known = [index_bands(name, self.bands) is not None for name in INDICES]
         return PixelStatistics(

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from dithc.config import codecs
 from dithc.latents.batches import generator
-from dithc.latents.views import turned
+from dithc.latents.views import apply_view
 
 EASIER_STREAM = 4
 MOST_NOISE = 0.5  # relative to a channel's deviation; samplers leave far less noise, and 1 or more would blur tiles
@@ -44,7 +44,7 @@ def eased(z: Tensor, x: Tensor, settings: codecs.KlVaeConfig, *, seed: int, step
 
 def _changes(side: int, orientations: int) -> list[Callable[[Tensor], Tensor]]:
     """Return the trained orientations except the identity, and halving if half the side has orientations."""
-    turns: list[Callable[[Tensor], Tensor]] = [partial(turned, view=view) for view in range(1, orientations)]
+    turns: list[Callable[[Tensor], Tensor]] = [partial(apply_view, view=view) for view in range(1, orientations)]
     return [*turns, _halved] if side % 2 == 0 and side >= 2 * codecs.LEAST_TURNED else turns
 
 

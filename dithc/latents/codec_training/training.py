@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from dithc.config import codecs
 from dithc.core.artifacts import atomic_replace, outputs, sha256_file
-from dithc.core.logging import MetricsWriter, get_logger, progress, user_error
+from dithc.core.logging import MetricsWriter, get_logger, progress, unwritten, user_error
 from dithc.data import BandScaling, Rows, Tiles, write_png
-from dithc.latents.batches import SampleOrder, generator
+from dithc.latents.batches import SampleOrder, generator, no_training_tiles
 from dithc.latents.codec_training.latent_augmentation import eased
 from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
-from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder
+from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder, check_sides
 from dithc.latents.views import apply_view
 
 CROP_STREAM = 2
@@ -93,7 +93,7 @@ class Crops:
         """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
         size, factor = self._settings.batch_size, self._settings.downsampling_factor
         epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
-        whole = self._tiles.scaled(rows)  # (N, C, tile, tile)
+        whole = torch.from_numpy(self._tiles.scaled(rows))  # (N, C, tile, tile)
         side = self._settings.crop(whole.shape[-1])
         corners = (whole.shape[-1] - side) // factor + 1
         crops = []
@@ -102,7 +102,7 @@ class Crops:
             y, x = int(top * corners) * factor, int(left * corners) * factor
             crop = image[:, y : y + side, x : x + side]  # (C, H, W)
             crops.append(apply_view(crop, int(view * self._settings.orientations)))
-        return torch.from_numpy(np.stack(crops))
+        return torch.stack(crops)
 
 
 def has_bf16() -> bool:
@@ -119,20 +119,9 @@ def schedule(step: int, steps: int) -> float:
 
 def _check(settings: codecs.KlVaeConfig, tiles: Tiles) -> None:
     if not len(tiles.rows("train")):
-        raise user_error(
-            "the codec has no training tiles",
-            got="0 tiles in the train split",
-            expected="at least 1",
-            fix="add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage",
-        )
-    size, factor = int(tiles.info["size"]), settings.downsampling_factor
-    if size % factor:
-        raise user_error(
-            "the codec's factor does not divide the tiles",
-            got=f"tiles of {size} pixels, factor {factor}",
-            expected=f"a tile size that is a multiple of {factor}",
-            fix="change `tiles.size` of the dataset, or the codec's `downsampling_factor`",
-        )
+        raise no_training_tiles("the codec has no training tiles", got="0 tiles in the train split")
+    size = int(tiles.info["size"])
+    check_sides(settings.kind, settings.downsampling_factor, size, size)
 
 
 def _sizes(settings: codecs.KlVaeConfig, tiles: Tiles) -> autoencoder.Sizes:
@@ -257,12 +246,7 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
         finally:
             outputs.remove(made)
     except OSError as error:
-        raise user_error(
-            f"the codec could not be written to {folder}",
-            got=error,
-            expected="a writable folder with enough free space",
-            fix="free space, then start again",
-        ) from error
+        raise unwritten("the codec", folder, error) from error
 
 
 def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
@@ -270,12 +254,10 @@ def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
     rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
     x = codec.input(tiles, rows)  # (N, C, H, W)
     back = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)
-    lines = [
-        np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(back))
-    ]  # (3, H, N W) each
+    # (3, H, N W) each
+    lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(back))]
     write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
-    grey = (
-        torch.stack([x[0], back[0]]).clamp(-1.0, 1.0).add(1.0).mul(127.5).round().to(torch.uint8).numpy()
-    )  # (2, C, H, W)
+    both = torch.stack([x[0], back[0]]).clamp(-1.0, 1.0)  # (2, C, H, W)
+    grey = both.add(1.0).mul(127.5).round().to(torch.uint8).numpy()
     shown = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
     write_png(folder / BANDS_FILE, np.repeat(shown[:, :, None], 3, axis=2))

@@ -10,8 +10,17 @@ Extending: a new codec is a model in dithc.config.schema.codecs and a branch of 
 """
 
 from dithc.latents.codecs import autoencoder
-from dithc.latents.codecs.codec import CODEC_FILE, LARGEST_FP16, Codec, KlCodec
+from dithc.latents.codecs.codec import CODEC_FILE, LARGEST_FP16, Codec, KlCodec, check_sides
 from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder
 from dithc.latents.codecs.opening import open_codec
 
-__all__ = ["CODEC_FILE", "LARGEST_FP16", "Codec", "DiffusersAutoencoder", "KlCodec", "autoencoder", "open_codec"]
+__all__ = [
+    "CODEC_FILE",
+    "LARGEST_FP16",
+    "Codec",
+    "DiffusersAutoencoder",
+    "KlCodec",
+    "autoencoder",
+    "check_sides",
+    "open_codec",
+]

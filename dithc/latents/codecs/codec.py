@@ -26,33 +26,22 @@ class Codec(ABC):
 
     Args:
         info: Content of dataset.json.
-
-    Attributes:
-        id: Type and 12 hex digits of all settings that affect latents; stored with latents and checkpoints.
-        bands: Names of the bands that `input` and `decode` return.
-        latent_channels: Z.
-        downsampling_factor: Side of a tile over side of its latent.
-        scale: Factor that gives latents about unit variance; `decode` expects scaled latents.
-        has_logvar: Whether `encode` returns a log-variance.
-        bound: Maximum magnitude of scaled latents; None if unbounded.
-        reach: Radius in latent pixels on which a decoded pixel depends; None for the entire latent.
     """
 
-    id: str
-    bands: tuple[str, ...]
-    latent_channels: int
-    downsampling_factor: int
-    scale: float
-    has_logvar: bool
-    bound: float | None = None
-    reach: int | None = None
+    id: str  # Type and 12 hex digits of all settings that affect latents; stored with latents and checkpoints
+    bands: tuple[str, ...]  # Names of the bands that `input` and `decode` return
+    latent_channels: int  # Z
+    downsampling_factor: int  # Side of a tile over side of its latent
+    scale: float  # Factor that gives latents about unit variance; `decode` expects scaled latents
+    has_logvar: bool  # Whether `encode` returns a log-variance
+    bound: float | None = None  # Maximum magnitude of scaled latents; None if unbounded
+    reach: int | None = None  # Radius in latent pixels on which a decoded pixel depends; None for the entire latent
 
     def __init__(self, info: dict[str, Any]) -> None:
         self._stretch = BandScaling(info)
 
     @property
     def in_bands(self) -> int:
-        """Number of bands of the codec (C)."""
         return len(self.bands)
 
     def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (optional)

@@ -52,17 +52,12 @@ def _room() -> Any:
 
 
 class DiffusersAutoencoder:
-    """Autoencoder of diffusers that returns the moments of its posterior instead of samples.
-
-    Attributes:
-        net: Module of diffusers.
-        has_logvar: Whether it has a posterior rather than plain latents.
-    """
+    """Autoencoder of diffusers that returns the moments of its posterior instead of samples."""
 
     def __init__(self, net: Any, *, memory_format: torch.memory_format) -> None:
         self.net, self._memory_format = net.to(memory_format=memory_format), memory_format
         self._given = CLASSES[type(net).__name__]
-        self.has_logvar = self._given == DISTRIBUTION
+        self.has_logvar = self._given == DISTRIBUTION  # a posterior rather than plain latents
 
     @classmethod
     def load(
@@ -106,12 +101,10 @@ class DiffusersAutoencoder:
 
     @property
     def bands(self) -> int:
-        """Bands of an image."""
         return int(self.net.config.in_channels)
 
     @property
     def latent_channels(self) -> int:
-        """Channels of a latent."""
         return int(self.net.config.latent_channels)
 
     @property
@@ -162,9 +155,10 @@ class DiffusersAutoencoder:
             return ()
         return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
-    def images_at_once(self, side: int) -> int:
-        """Return the number of images of this side per pass."""
-        return images_at_once(side)
+    @staticmethod
+    def images_at_once(side: int) -> int:
+        """Return the number of images of this side per pass that keeps activations within a few GiB."""
+        return max(1, PIXELS_AT_ONCE // side**2)
 
 
 def files_of_network(folder: Path) -> list[Path]:
@@ -172,8 +166,3 @@ def files_of_network(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     return [require_regular_file(folder / CONFIG_FILE), *files_of(folder)]
-
-
-def images_at_once(side: int) -> int:
-    """Return the number of images of this side per pass that keeps activations within a few GiB."""
-    return max(1, PIXELS_AT_ONCE // side**2)

@@ -19,12 +19,7 @@ from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.data import Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, DisplayBandCodec, check_bands, check_sides
-from dithc.latents.codecs.diffusers_autoencoder import (
-    DiffusersAutoencoder,
-    Normalisation,
-    files_of_network,
-    images_at_once,
-)
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalisation, files_of_network
 from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, files_of
 
 PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
@@ -87,7 +82,7 @@ class ExternalCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
         seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
-        given = [self.net.encode(part) for part in torch.split(seen, images_at_once(x.shape[-1]))]
+        given = [self.net.encode(part) for part in torch.split(seen, DiffusersAutoencoder.images_at_once(x.shape[-1]))]
         means, logvars = zip(*given, strict=True)
         mean = (self._stacked(means) - self._shift) * self._scales
         return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
@@ -96,9 +91,8 @@ class ExternalCodec(Codec):
     def decode(self, latent: Tensor) -> Tensor:
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
-        given = torch.cat(
-            [self.net.decode(part) for part in torch.split(z, images_at_once(z.shape[-1] * self.downsampling_factor))]
-        )
+        at_once = DiffusersAutoencoder.images_at_once(z.shape[-1] * self.downsampling_factor)
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, at_once)])
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)

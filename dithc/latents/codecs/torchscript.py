@@ -31,14 +31,9 @@ FIX = "export the files in this form in evaluation mode, and set the codec's `pa
 
 
 class TorchScriptAutoencoder:
-    """Encoder and decoder of a program, for tiles in [-1, 1].
+    """Encoder and decoder of a program, for tiles in [-1, 1]."""
 
-    Attributes:
-        has_logvar: Whether it returns a log-variance.
-        bands: None, because a program does not declare its input bands.
-    """
-
-    bands = None
+    bands = None  # a program does not declare its input bands
 
     def __init__(self, settings: codecs.TorchScriptCodecConfig) -> None:
         self.has_logvar = settings.moments == "mean-logvar"
@@ -75,7 +70,6 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
-    """Return the encode and decode functions."""
     programs = [_load(one) for one in files_of(path)]
     if len(programs) == 2:
         return programs[0], programs[1]

@@ -22,7 +22,6 @@ class ValidationTrend:
     """
 
     first: float
-    first_step: int
     last: float
     least: float
     least_step: int
@@ -42,7 +41,6 @@ def held_out(run: RunFacts) -> ValidationTrend | None:
     rises = bool(values[-1] > (1 + CLEAR) * values[least])
     return ValidationTrend(
         first=float(values[0]),
-        first_step=int(steps[0]),
         last=float(values[-1]),
         least=float(values[least]),
         least_step=int(steps[least]),

@@ -104,7 +104,6 @@ def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) ->
 
 
 def points_table(curves: Sequence[ScalingCurve], mode: str) -> Table:
-    """Return all points of a mode."""
     rows = [_row(one, point) for one in curves if one.mode == mode for point in one.points]
     return Table(title=f"All points of {mode} scaling", head=HEAD, rows=rows, texts=2)
 

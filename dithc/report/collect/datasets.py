@@ -8,9 +8,9 @@ from dithc.config import ExperimentConfig
 from dithc.core.summaries import short
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.documents import read_json
-from dithc.report.records import Band, CodecFacts, DatasetFacts
+from dithc.report.records import CodecFacts, DatasetFacts
 
-# File of the stage `stage`. Staged scenes may be archived; rejected tiles are then not shown.
+# File of the stage `ingest`. Ingested scenes may be archived; rejected tiles are then not shown.
 SCENES_FILE = "scenes.json"
 
 
@@ -36,7 +36,6 @@ def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name
         gsd_m=info.get("gsd_m"),
         units=str(info.get("units") or ""),
         classes=len(classes) if isinstance(classes, list | dict) else None,
-        bands=_bands(info),
         codec=_codec(experiment, results, name),
         grid=tiles.file("grid.png") if tiles else None,
         ranges=info.get("ranges") or {},
@@ -51,15 +50,6 @@ def rendering_of(display: Mapping[str, Any], units: str) -> str:
     ends = [[end] * 3 if isinstance(end, int | float) else end for end in (display["low"], display["high"])]
     parts = [f"{band} {short(low)}–{short(high)}" for band, low, high in zip(display["bands"], *ends, strict=True)]
     return ", ".join(parts) + (f" ({units})" if units else "")
-
-
-def _bands(info: dict[str, Any]) -> list[Band]:
-    wanted = ("mean", "std", "low", "high")
-    return [
-        Band(name=str(record["band"]), **{key: float(record[key]) for key in wanted})
-        for record in info.get("statistics") or []
-        if all(record.get(key) is not None for key in wanted)
-    ]
 
 
 def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecFacts:
@@ -82,5 +72,4 @@ def taken(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers_of(result: StageResult | None) -> Mapping[str, Any]:
-    """Return the numbers of a result; empty without a result."""
     return result.numbers if result else {}

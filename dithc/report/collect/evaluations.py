@@ -1,7 +1,5 @@
 """Facts on an evaluation: its sampler, its score, and the files of its images."""
 
-from typing import Any
-
 from dithc.config import ExperimentConfig
 from dithc.core.artifacts import summaries
 from dithc.report.collect.datasets import numbers_of, taken
@@ -27,43 +25,27 @@ def _label(experiment: ExperimentConfig, evaluation: str) -> str:
 
 
 def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationFacts:
-    """Collect an evaluation: its sampler, its score, and the files of its images."""
     settings = experiment.evaluations[name]
-    dataset = experiment.runs[settings.run].dataset
     samples, compared = results.one("sample", name), results.one("fid", name)
     numbers = numbers_of(samples)
-    same = (
-        "run",
-        "checkpoint",
-        "weights",
-        "ema_std",
-        "solver_order",
-        "steps",
-        "timesteps",
-        "epsilon_scaling",
-        "real_split",
-    )
-    of_numbers = ("images", "images_per_second", "network_evaluations", "blocks")
-    measured: dict[str, Any] = {key: numbers.get(key) for key in of_numbers}
-    guided = ("guidance_scale", "guidance_channels", "guidance_interval", "guidance_reference")
-    return EvaluationFacts(
-        name=name,
-        dataset=dataset,
-        label=_label(experiment, name),
-        score=_score(compared) if compared else None,
-        gain=gain_of(experiment, results, name),
-        cost=cost_of(experiment, results, name),
-        grid=samples.file("grid.png") if samples else None,
-        settings=flat(settings.model_dump(mode="json")),
-        files=_files(experiment, results, name),
-        curves=read_json(curves) if compared and (curves := compared.file(summaries.CURVES_FILE)) else None,
-        sampler=str(settings.sampler),
-        cache=str(settings.cache) if settings.cache is not None else None,
-        pipefusion=str(settings.pipefusion) if settings.pipefusion is not None else None,
-        is_exact=numbers.get("exact"),
-        **measured,
-        **{key: getattr(settings, key) for key in (*same, *guided)},
-    )
+    found = taken(EvaluationFacts, numbers) | taken(EvaluationFacts, dict(settings))
+    found |= {
+        "name": name,
+        "dataset": experiment.runs[settings.run].dataset,
+        "label": _label(experiment, name),
+        "score": _score(compared) if compared else None,
+        "gain": gain_of(experiment, results, name),
+        "cost": cost_of(experiment, results, name),
+        "grid": samples.file("grid.png") if samples else None,
+        "settings": flat(settings.model_dump(mode="json")),
+        "files": _files(experiment, results, name),
+        "curves": read_json(curves) if compared and (curves := compared.file(summaries.CURVES_FILE)) else None,
+        "sampler": str(settings.sampler),
+        "cache": str(settings.cache) if settings.cache is not None else None,
+        "pipefusion": str(settings.pipefusion) if settings.pipefusion is not None else None,
+        "is_exact": numbers.get("exact"),
+    }
+    return EvaluationFacts(**found)
 
 
 def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> SampleFiles | None:

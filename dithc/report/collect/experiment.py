@@ -29,7 +29,7 @@ def collect_records(
     config: Path | None = None,
 ) -> ReportRecords:
     """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
-    missing, paper = _missing(experiment, results), read_reference()
+    missing, published = _missing(experiment, results), read_reference().scaling
     return ReportRecords(
         name=experiment.name,
         title=experiment.title,
@@ -45,9 +45,8 @@ def collect_records(
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
         benches={kind: read_bench(path, kind) for kind, path in (benches or {}).items() if path},
         scaling=scaling_curves.together(
-            read_scaling(scaling), scaling_curves.curves_of(paper.scaling, origin="the paper's numbers")
+            read_scaling(scaling), scaling_curves.curves_of(published, origin="the paper's numbers")
         ),
-        stepwise_paper=paper.tables.get("figure9"),
         seed=experiment.seed,
         config=config,
     )
@@ -60,16 +59,10 @@ def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
 
 def _timings(experiment: ExperimentConfig, results: ExperimentResults) -> list[Timing]:
     """Return wall times by stage, in data-flow order, and name; jobs of a run are summed."""
-    names = {stage: list(dict.fromkeys(item.name for item in results.of(stage))) for stage in STAGES}
+    results_of = {(stage, item.name): results.of(stage, item.name) for stage in STAGES for item in results.of(stage)}
     return [
-        Timing(
-            stage=stage,
-            name=name,
-            dataset=_served(experiment, stage, name),
-            seconds=run_seconds(results.of(stage, name)),
-        )
-        for stage, found in names.items()
-        for name in found
+        Timing(stage=stage, name=name, dataset=_served(experiment, stage, name), seconds=run_seconds(found))
+        for (stage, name), found in results_of.items()
     ]
 
 
@@ -129,7 +122,6 @@ def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[s
 
 
 def _versions() -> dict[str, str]:
-    """Return versions of Python and of the main packages in this environment."""
     found = {"python": python_version(), "platform": platform()}
     for name in PACKAGES:
         try:

@@ -27,7 +27,6 @@ class StageResult:
 
     @property
     def numbers(self) -> Mapping[str, Any]:
-        """Numbers of the stage."""
         return self.manifest.numbers
 
     def file(self, name: str) -> Path | None:

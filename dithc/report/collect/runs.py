@@ -15,7 +15,6 @@ log = get_logger(__name__)
 
 
 def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> RunFacts:
-    """Collect the facts on a run."""
     settings, segments = experiment.runs[name], results.of("train", name)
     numbers = numbers_of(results.one("train", name))
     curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch_size)
@@ -87,7 +86,6 @@ def flat(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
 
 
 def said_of(value: object) -> str:
-    """Format a setting for readers."""
     if isinstance(value, list):
         return ", ".join(map(said_of, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

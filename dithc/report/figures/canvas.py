@@ -22,18 +22,17 @@ TITLE_SIZE = 8.5  # type size of the title of an image
 QUALITY = 92  # of WebP images, at most 100
 PHOTOGRAPHS_BYTES = 300_000  # size of a PNG above which it contains photographs
 LINE_INCHES = 0.17  # height of a line of small type
+NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the colors and type of the theme."""
     settings: Any = theme.SETTINGS
     with matplotlib.rc_context(settings):
         yield
 
 
 def as_png(figure: Figure) -> bytes:
-    """Return a finished figure as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
@@ -63,12 +62,10 @@ def recoded(png: bytes) -> bytes:
 
 
 def of_webp(content: bytes) -> NDArray[np.uint8]:
-    """Decode the pixels (H, W, 3) of `as_webp`."""
     return np.asarray(imread(io.BytesIO(content), format="webp")[..., :3], np.uint8)
 
 
 def read_picture(path: Path) -> NDArray[np.uint8]:
-    """Read the pixels (H, W, 3) of a PNG."""
     try:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
@@ -114,6 +111,22 @@ def over_pictures(
     above, below = figure.subfigures(2, 1, height_ratios=[sum(tops), rows * height], squeeze=False)[:, 0]
     panels = above.subplots(len(tops), 1, height_ratios=tops, squeeze=False)[:, 0]
     return figure, list(panels), [list(row) for row in below.subplots(rows, columns, squeeze=False)]
+
+
+def lanes(panel: Any, labels: Sequence[str], *, margin: float = 0.6) -> None:
+    """Label horizontal lanes from the top down, without grid lines along them."""
+    panel.set_yticks(range(len(labels)), labels)
+    panel.tick_params(axis="y", labelcolor=theme.INK)
+    panel.set_ylim(len(labels) - 1 + margin, -margin)
+    panel.grid(visible=False, axis="y")
+
+
+def number_log_axis(axis: Any) -> None:
+    """Format plain numbers on a logarithmic axis, denser on a narrow range."""
+    low, high = sorted(axis.get_view_interval())
+    axis.get_major_locator().set_params(subs=(1, 2, 5) if high > NARROW * low else range(1, 10), numticks=12)
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: "")
 
 
 def nothing(text: str) -> bytes:

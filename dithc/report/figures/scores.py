@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dithc.core.summaries import short
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, lanes, nothing, styled
 from dithc.report.formatting import score
 from dithc.report.records import Measure, ReportRecords
 
@@ -91,11 +91,8 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> 
     interval = " with 95% intervals" if any(bar.interval for bar in bars) else ""
     incomparable = "" if all(bar.comparable for bar in bars) else " (NOT comparable)"
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
-    panel.set_yticks(range(len(bars)), ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
-    panel.tick_params(axis="y", labelcolor=theme.INK)
+    lanes(panel, ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.xaxis.set_major_formatter(lambda value, _: short(value))
-    panel.set_ylim(len(bars) - 0.4, -0.6)
     highest, lowest = max([high for _, high in ends] + floors), min(0.0, *(low for low, _ in ends))
     panel.set_xlim(lowest - 0.03 * (highest - lowest) if lowest else 0.0, highest + 0.18 * (highest - lowest) or 1.0)
-    panel.grid(visible=False, axis="y")

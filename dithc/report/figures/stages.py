@@ -3,7 +3,7 @@
 import numpy as np
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, lanes, nothing, styled
 from dithc.report.formatting import span
 from dithc.report.records import ReportRecords
 
@@ -11,7 +11,6 @@ UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
 def draw_stages(facts: ReportRecords) -> bytes:
-    """Draw the wall time of each stage by dataset."""
     stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
     if not stages:
         return nothing("no stages were run")
@@ -31,11 +30,8 @@ def draw_stages(facts: ReportRecords) -> bytes:
             left += own
         for place, total in enumerate(totals):
             panel.annotate(span(total), (total / factor, place), xytext=(5, 0), textcoords="offset points", va="center")
-        panel.set_yticks(range(len(stages)), stages)
-        panel.tick_params(axis="y", labelcolor=theme.INK)
-        panel.set_ylim(len(stages) - 0.4, -0.6)
+        lanes(panel, stages)
         panel.set_xlim(0, totals.max() / factor * 1.14 or 1.0)
         panel.set_xlabel(unit)
-        panel.grid(visible=False, axis="y")
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
         return as_png(figure)

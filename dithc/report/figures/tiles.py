@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.colors import to_rgba
 
 from dithc.data import Tiles, products
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import over_pictures
+from dithc.report.formatting import RANGES, range_rows
 
 MAP_INCHES, RANGES_INCHES, LINE_INCHES, PICTURE_INCHES, TITLE_INCHES = 4.3, 2.6, 0.17, 1.22, 0.8
 MOST_PLACES = 5000
 """Largest number of tiles per split on the map, sampled evenly."""
 DEGREE_KM = 111.2
 SMALL = 7.5  # type size
-NUMBERS = ("min", "p1", "median", "p99", "max")
 BESIDE: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8.5}  # of a row of images
 # Name, color and opacity of the pixels of a mask.
 MASKS = {
     products.Mask.CLOUD: ("cloud", theme.PALETTE[1], 0.5),
     products.Mask.INVALID: ("no data", theme.PALETTE[3], 0.85),
 }
-SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 EXAMPLES = 8
 """Displayed tiles of each fate."""
 MOST_ROWS = 200_000
@@ -172,7 +172,7 @@ def _overlay(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Return colors (S, S, 4): transparent where valid, half opaque for clouds, nearly opaque without data."""
     layer = np.zeros((*mask.shape, 4))
     for value, (_, colour, opacity) in MASKS.items():
-        layer[mask == value] = [*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)), opacity]
+        layer[mask == value] = to_rgba(colour, opacity)
     return layer
 
 
@@ -249,19 +249,8 @@ def _ranges(panel: Any, tiles: TileSet, colours: dict[str, str]) -> None:
 
 def _table(panel: Any, tiles: TileSet) -> None:
     panel.set_axis_off()
-    rows = [
-        [
-            band["band"],
-            split,
-            *("–" if band.get(name) is None else f"{band[name]:.4g}" for name in NUMBERS),
-            *("–" if band.get(name) is None else f"{100 * band[name]:.2f} %" for name in SHARES),
-        ]
-        for records in zip(*tiles.ranges.values(), strict=True)
-        for split, band in zip(tiles.ranges, records, strict=True)
-    ]
-    table = panel.table(
-        cellText=rows, colLabels=["band", "split", *NUMBERS, *SHARES.values()], loc="center", edges="open"
-    )
+    rows = range_rows(tiles.ranges)
+    table = panel.table(cellText=rows, colLabels=RANGES, loc="center", edges="open")
     table.auto_set_font_size(value=False)
     table.set_fontsize(SMALL)
     for (row, column), cell in table.get_celld().items():

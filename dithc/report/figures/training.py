@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from dithc.core.summaries import short
 from dithc.report.collect import smooth
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, grid, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, grid, nothing, number_log_axis, styled
 from dithc.report.records import Curve, ReportRecords
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
-NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks
 MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
 LEGEND_INCHES = 0.21  # height of a line of the legend
 
@@ -49,7 +48,9 @@ def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
             curve, colour = curves[place]
             _loss(loss, curve, colour)
             if len(known):
-                _log_axis(loss, float(np.quantile(known, 0.001)), float(known.max()))
+                loss.set_yscale("log")
+                loss.set_ylim(0.9 * float(np.quantile(known, 0.001)), 1.1 * float(known.max()))
+                number_log_axis(loss.yaxis)
             _rate(rate, curve)
             rate.set_xlim(loss.get_xlim())
             if column == 0:
@@ -91,15 +92,6 @@ def _rate(panel: Axes, curve: Curve) -> None:
     panel.set_yticks([0, highest], ["0", short(highest)])
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     panel.set_xlabel("step")
-
-
-def _log_axis(panel: Axes, low: float, high: float) -> None:
-    panel.set_yscale("log")
-    panel.set_ylim(low * 0.9, high * 1.1)
-    is_wide = high > NARROW * low
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_wide else range(1, 10), numticks=12))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_throughput(facts: ReportRecords) -> bytes:

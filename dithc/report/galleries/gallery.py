@@ -10,15 +10,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.data import mosaic
 from dithc.report.figures import canvas
 from dithc.report.formatting import score
-from dithc.report.galleries.image_sets import FirstImages, RealTiles
+from dithc.report.galleries.image_sets import RGB, RealTiles, Scaled, first_images, first_scaled
 from dithc.report.galleries.nearest import nearest_tiles
 from dithc.report.records import DatasetFacts, EvaluationFacts, ReportRecords
 
 COLUMNS = 4
 SHOWN = COLUMNS * COLUMNS
-GAP, GREY = 2, 150  # pixels between images, and their gray level, which suits light and dark pages
+GREY = 150  # level between images, which suits light and dark pages
 MOST_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
 SWIR = "vegetation is green, bare soil and rock are pink, water is black"
 # Name, meaning, and bands as red, green and blue by sensor, of composites that are common in remote sensing.
@@ -60,9 +61,9 @@ def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) 
         return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
     real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=SHOWN)
     found = []
-    if item and item.files and (images := FirstImages(item.files.samples)).rgb(1) is not None:
+    if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
         found.append(_beside(facts, chosen, item, images, real))
-        found.append(_false_colours(chosen, item, images, real))
+        found.append(_false_colours(chosen, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
     found.append(_way(facts, chosen, item))
     found.append(_codec(chosen))
     if not any(gallery.pictures for gallery in found):
@@ -73,7 +74,7 @@ def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) 
 def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
     """Return a row of generated images and one of real tiles as a preview; empty without images."""
     dataset = facts.dataset(item.dataset)
-    generated = FirstImages(item.files.samples).rgb(STRIP) if item.files else None
+    generated = first_images(item.files.samples, STRIP) if item.files else None
     if generated is None or dataset.tiles_folder is None:
         return []
     real = RealTiles(dataset.tiles_folder, seed=facts.seed, most=SHOWN).rgb(STRIP)
@@ -84,7 +85,8 @@ def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
 
 
 def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Mosaic:
-    return _framed(title, mosaic(images, columns=columns), text=text, caption=caption)
+    pixels = mosaic(_smaller(images), columns=min(columns, len(images)), level=GREY)
+    return _framed(title, pixels, text=text, caption=caption)
 
 
 def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Mosaic:
@@ -98,12 +100,8 @@ def _real(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
     return _picture("Real tiles at random", images, text=text)
 
 
-def _beside(
-    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles
-) -> Gallery:
+def _beside(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, shown: RGB, real: RealTiles) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
-    shown = images.rgb(SHOWN)
-    assert shown is not None
     said = f"{len(shown)} images generated {item.label}, {dataset.title}"
     pictures = [_picture(f"Generated, {item.label}", shown, text=f"{said}.", caption=f"{item.name}: {FIRST}")]
     nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(shown))
@@ -119,14 +117,15 @@ def _beside(
     return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real(dataset, real)])
 
 
-def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, images: FirstImages, real: RealTiles) -> Gallery:
+def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, generated: Scaled | None, real: RealTiles) -> Gallery:
     """Return the same images in invisible bands; empty without these bands."""
-    generated = images.scaled(SHOWN, bands=len(real.bands))
     pictures = []
-    for name, meaning, bands in composites(real.bands) if generated is not None else ():
+    sides = (
+        [] if generated is None else [(f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)]
+    )
+    for name, meaning, bands in composites(real.bands):
         places = [real.bands.index(band) for band in bands]
-        for title, scaled in ((f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)):
-            assert scaled is not None
+        for title, scaled in sides:
             values = real.tiles.stretch.unscale(scaled)[:, places]
             rgb, _ = real.tiles.stretch.levels(values, bands=places)
             content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
@@ -140,7 +139,7 @@ def _way(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | No
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     pictures = []
     for other in facts.evaluations_of(dataset.name):
-        rgb = FirstImages(other.files.samples).rgb(SHOWN) if other.files and other != item else None
+        rgb = first_images(other.files.samples, SHOWN) if other.files and other != item else None
         if rgb is not None:
             what = "real tiles through the codec" if other.checkpoint == "codec" else f"images generated {other.label}"
             value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
@@ -175,20 +174,8 @@ def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str,
                 break
 
 
-def mosaic(images: NDArray[np.uint8], *, columns: int = COLUMNS) -> NDArray[np.uint8]:
-    """Arrange images (n, 3, S, S) in rows as a mosaic (H, W, 3) with gray gaps."""
-    images = _smaller(images)
-    count, side = len(images), images.shape[-1]
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    picture = np.full((rows * (side + GAP) - GAP, columns * (side + GAP) - GAP, 3), GREY, np.uint8)
-    for place, image in enumerate(images):
-        top, left = (part * (side + GAP) for part in divmod(place, columns))
-        picture[top : top + side, left : left + side] = image.transpose(1, 2, 0)
-    return picture
-
-
 def _smaller(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Average images (n, 3, S, S) over blocks, to at most MOST_SIDE."""
     factor = -(-images.shape[-1] // MOST_SIDE)
     side = images.shape[-1] // factor * factor
     if factor == 1:

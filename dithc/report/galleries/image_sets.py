@@ -35,7 +35,6 @@ class RealTiles:
 
     @property
     def bands(self) -> list[str]:
-        """Band names (C)."""
         return list(self.tiles.info["bands"])
 
     def rgb(self, count: int) -> RGB:
@@ -48,18 +47,13 @@ class RealTiles:
         return self.tiles.scaled(self.rows)
 
 
-class FirstImages:
-    """Images of the first shard of an evaluation, given the manifest of the stage `sample`."""
+def first_images(manifest: Path, count: int) -> RGB | None:
+    """Return the first images of an evaluation as RGB, (n, 3, S, S), at most a shard; None without images."""
+    found = next(arrays(manifest, "sample", "rgb"), None)
+    return None if found is None else np.array(found[:count], np.uint8)
 
-    def __init__(self, manifest: Path) -> None:
-        self.manifest = manifest
 
-    def rgb(self, count: int) -> RGB | None:
-        """Return the first images as RGB, (n, 3, S, S); None without images."""
-        found = next(arrays(self.manifest, "sample", "rgb"), None)
-        return None if found is None else np.array(found[:count], np.uint8)
-
-    def scaled(self, count: int, *, bands: int) -> Scaled | None:
-        """Return the first images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
-        found = next(arrays(self.manifest, "sample", "shard"), None)
-        return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)
+def first_scaled(manifest: Path, count: int, *, bands: int) -> Scaled | None:
+    """Return the same images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
+    found = next(arrays(manifest, "sample", "shard"), None)
+    return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)

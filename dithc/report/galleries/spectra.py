@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.figures import spectra
-from dithc.report.galleries.image_sets import FirstImages, RealTiles, Scaled
+from dithc.report.galleries.image_sets import RealTiles, Scaled, first_scaled
 from dithc.report.records import ReportRecords
 
 IMAGES = 64  # per side
@@ -24,7 +24,7 @@ def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | Non
     stretch = real.tiles.stretch
     sides = [_side("real tiles", "real", real.scaled)]
     for item in items:
-        scaled = FirstImages(item.files.samples).scaled(IMAGES, bands=len(real.bands)) if item.files else None
+        scaled = first_scaled(item.files.samples, IMAGES, bands=len(real.bands)) if item.files else None
         if scaled is not None:
             sides.append(_side(item.label, str(item.checkpoint), scaled))
     if len(sides) == 1:

@@ -7,7 +7,6 @@ from dithc.report.records import DatasetFacts, ReportRecords
 
 
 def loss(facts: ReportRecords) -> str:
-    """Describe the curves of all runs."""
     curves = [
         f"{run.name} from {short(run.loss_first10)} to {short(run.loss_last100)}"
         + ("" if run.val_loss is None else f", held-out {short(run.val_loss)} at the end")
@@ -19,7 +18,6 @@ def loss(facts: ReportRecords) -> str:
 
 
 def scores(facts: ReportRecords) -> str:
-    """Describe the bars of all evaluations."""
     parts = []
     for dataset in facts.datasets:
         items = [item for item in facts.evaluations_of(dataset.name) if item.score]
@@ -29,13 +27,11 @@ def scores(facts: ReportRecords) -> str:
 
 
 def throughput(facts: ReportRecords) -> str:
-    """Describe images per second."""
     rates = [f"{run.name} {short(run.images_per_second)}" for run in facts.runs if run.images_per_second is not None]
     return f"Images per second by step: {', '.join(rates) or 'unknown'}."
 
 
 def stages(facts: ReportRecords) -> str:
-    """Describe the wall time of stages."""
     seconds: dict[str, float] = {}
     for timing in facts.timings:
         seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
@@ -43,7 +39,6 @@ def stages(facts: ReportRecords) -> str:
 
 
 def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
-    """Describe values by band and power by frequency."""
     real, *others = found.sides
     medians = zip(found.bands, found.physical(real.median), strict=True)
     return (
@@ -54,7 +49,6 @@ def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
 
 
 def tiles(dataset: DatasetFacts) -> str:
-    """Describe the map and the contact sheets."""
     parts = [f"{name} {count:,}" for name, count in dataset.splits.items()]
     parts += [f"{count:,} rejected, {reason}" for reason, count in dataset.tiles_rejected.items()]
     counts = "; ".join(parts)

@@ -1,12 +1,10 @@
 """Tables of settings and provenance: runs, hyperparameters, datasets, codecs, manifests."""
 
-from dithc.core.summaries import ABSENT, gib, percent, short, short_or_absent
-from dithc.report.formatting import span
+from dithc.core.summaries import ABSENT, gib, short, short_or_absent
+from dithc.report.formatting import RANGES, range_rows, span
 from dithc.report.html.tables import Cell, Table, table
 from dithc.report.records import DatasetFacts, ReportRecords, RunFacts
 
-STATISTICS = ("min", "p1", "median", "p99", "max")
-SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
 RUNS = [
     *("Run", "Network", "Steps × batch", "First 10", "Last 100", "Held-out", "Learning rate", "s per step", "Images/s"),
     *("Memory", "Executed as"),
@@ -54,31 +52,12 @@ def settings_of(columns: dict[str, dict[str, str]], *, what: str) -> tuple[Table
 
 
 def band_table(dataset: DatasetFacts) -> Table | None:
-    """Return band statistics by split if measured, else of train tiles."""
+    """Return the statistics of each band by split; None without tiles."""
     caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
-    if dataset.ranges:
-        rows = [
-            [
-                record["band"],
-                split,
-                *(_value(record.get(key)) for key in STATISTICS),
-                *(percent(record.get(key), decimals=2) for key in SHARES),
-            ]
-            for records in zip(*dataset.ranges.values(), strict=True)
-            for split, record in zip(dataset.ranges, records, strict=True)
-        ]
-        return table(caption, ["Band", "Split", *STATISTICS, *SHARES.values()], rows, texts=2)
-    rows = [[band.name, *map(_value, (band.mean, band.std, band.low, band.high))] for band in dataset.bands]
-    note = "Over the train tiles; low and high map to −1 and 1."
-    return table(caption, ["Band", "mean", "standard deviation", "low", "high"], rows, note=note) if rows else None
-
-
-def _value(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.4g}"
+    return table(caption, RANGES, range_rows(dataset.ranges), texts=2) if dataset.ranges else None
 
 
 def origin_table(facts: ReportRecords) -> Table:
-    """Return a row of provenance per manifest."""
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     rows = [
         [
@@ -95,7 +74,6 @@ def _rejected(reasons: dict[str, int]) -> str:
 
 
 def data_facts(facts: ReportRecords, dataset: DatasetFacts) -> list[tuple[str, str]]:
-    """Describe a dataset in pairs."""
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
     ground = f", {short(dataset.gsd_m)} m per pixel" if dataset.gsd_m else ""

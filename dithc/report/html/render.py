@@ -109,7 +109,6 @@ def _of_verdict(facts: ReportRecords) -> dict[str, Any]:
 
 
 def _conditions(facts: ReportRecords, dataset: str, one: Any) -> str:
-    """Describe the conditions of a score."""
     counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
     features = f"features {one.kind or one.extractor}, resize {one.resize}"
     return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
@@ -158,12 +157,10 @@ def _policy(script: str) -> str:
 
 
 def data_uri(content: bytes) -> str:
-    """Return a WebP image as a data URL."""
     return f"data:image/webp;base64,{b64encode(content).decode()}"
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Return width and height of a PNG."""
     head = png[PNG_SIZE]
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 

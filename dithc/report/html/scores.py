@@ -17,7 +17,6 @@ SMALL_NOTE = (
 
 
 def score_tables(facts: ReportRecords) -> list[Table]:
-    """Return a table per evaluated dataset."""
     return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
 
 
@@ -101,7 +100,6 @@ def _features(one: Score | None) -> str:
 
 
 def measured_tables(facts: ReportRecords) -> list[Table]:
-    """Return a table per evaluation with additional measures."""
     return [
         table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
         for item in facts.evaluations

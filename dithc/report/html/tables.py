@@ -23,15 +23,12 @@ class Table:
     head: list[str]
     rows: list[list[Cell]]
     texts: int = 1
-    note: str = ""
     best: int | None = None
 
 
-def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int = 1, note: str = "") -> Table:
+def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int) -> Table:
     """Build a table of plain texts."""
-    return Table(
-        caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts, note=note
-    )
+    return Table(caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts)
 
 
 def shown(given: summaries.Table) -> Table:

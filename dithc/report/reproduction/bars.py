@@ -32,18 +32,15 @@ class Panel:
 
     @property
     def numbers(self) -> list[float]:
-        """All drawn numbers."""
         values = ((cell.value, cell.low, cell.high, cell.published) for cell in self.cells.values())
         return [value for numbers in values for value in numbers if value is not None]
 
     @property
     def unit(self) -> str:
-        """Unit of the numbers."""
         return next((cell.unit for cell in self.cells.values() if cell.unit), "")
 
     @property
     def inches(self) -> float:
-        """Height in inches."""
         return PANEL_INCHES + len(self.rows) * (GAP_INCHES + BAR_INCHES * len(self.columns))
 
 
@@ -71,7 +68,6 @@ def _label(cell: ResultCell) -> str:
 
 
 def draw_bars(document: TargetResult, frame: Frame, folder: Path) -> Any:
-    """Draw the figure of a table."""
     panels = panels_of(document)
     shown = [panel for panel in panels if panel.numbers] or panels[:1]
     heights = [panel.inches for panel in shown] or [1.2]
@@ -112,12 +108,9 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str]) -> None:
             if (cell := panel.cells.get((row, column))) is not None:
                 height = row_place + (place - (len(panel.columns) - 1) / 2) * step
                 _mark(axis, cell, height, colours[column], step=step, is_log=is_log)
-    axis.set_yticks(range(len(panel.rows)), [cut(row) for row in panel.rows])
-    axis.tick_params(axis="y", labelcolor=theme.INK)
-    axis.set_ylim(len(panel.rows) - 0.5, -0.5)
+    canvas.lanes(axis, [cut(row) for row in panel.rows], margin=0.5)
     for place in range(1, len(panel.rows)):
         axis.axhline(place - 0.5, color=theme.GRID, linewidth=0.8)
-    axis.grid(visible=False, axis="y")
     unit = f" ({panel.unit})" if panel.unit and panel.unit != "x" else ""
     axis.set_title(f"{panel.title[:1].upper()}{panel.title[1:]}{unit}" if panel.title else "")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dithc.core.reproduction import Series, TargetResult
 from dithc.core.summaries import rounded, short
@@ -47,14 +46,9 @@ def _key(one: Series) -> str:
 
 def _names(curves: Sequence[Series]) -> list[str]:
     """Return the legend of a panel: names in lines, with the kind and the last value."""
-    last = {_key(one): (one.kind, _values(one.smoothed or one.y)[-1]) for one in curves}
-    texts = [f"{cut(key, 2 * LABEL_LETTERS)}, {kind}: {rounded(float(value))}" for key, (kind, value) in last.items()]
+    last = {_key(one): (one.kind, (one.smoothed or one.y)[-1]) for one in curves}
+    texts = [f"{cut(key, 2 * LABEL_LETTERS)}, {kind}: {rounded(value)}" for key, (kind, value) in last.items()]
     return ["\n".join(textwrap.wrap(text, LABEL_LETTERS)) for text in texts]
-
-
-def _values(numbers: Sequence[float | None]) -> NDArray[np.float64]:
-    """Return numbers, NaN if missing."""
-    return np.array([np.nan if value is None else value for value in numbers], float)
 
 
 def _panel(axis: Any, title: str, curves: Sequence[Series]) -> None:
@@ -63,8 +57,8 @@ def _panel(axis: Any, title: str, curves: Sequence[Series]) -> None:
     for one in curves:
         look = _look(one, keys.index(_key(one)))
         if one.smoothed:
-            axis.plot(one.x, _values(one.y), color=look["color"], alpha=0.2, linewidth=0.7)
-        axis.plot(one.x, _values(one.smoothed or one.y), label=names.pop(_key(one), None), **look)
+            axis.plot(one.x, np.array(one.y, float), color=look["color"], alpha=0.2, linewidth=0.7)
+        axis.plot(one.x, np.array(one.smoothed or one.y, float), label=names.pop(_key(one), None), **look)
     ends = [value for one in curves for value in one.x]
     known = [value for one in curves for value in one.y if value is not None]
     if curves[0].y_label == "efficiency":

@@ -83,7 +83,6 @@ def _frame(figure: Any, document: TargetResult, notes: list[str]) -> None:
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """Describe a machine in one line."""
     parts = [str(machine.get("name") or "machine not recorded")]
     for name, form in {"cores": "{} cores", "memory_gib": "{} GiB", "architecture": "{}", "isa": "{}"}.items():
         parts += [form.format(machine[name])] if machine.get(name) else []

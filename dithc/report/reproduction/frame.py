@@ -20,7 +20,6 @@ class Frame:
 
 
 def cut(text: str, letters: int = MOST_LETTERS) -> str:
-    """Truncate a text."""
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
@@ -38,7 +37,6 @@ def text_of(cell: ResultCell) -> str:
 
 
 def published_look() -> dict[str, Any]:
-    """Return the style of published values."""
     return {
         "marker": "D", "markersize": 5.6, "markerfacecolor": theme.FACE, "markeredgecolor": theme.INK, "linestyle": "",
         "markeredgewidth": 1.2, "zorder": 6,
@@ -57,5 +55,4 @@ def nothing(panel: Any, text: str) -> None:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return distinct names in order."""
     return list(dict.fromkeys(names))

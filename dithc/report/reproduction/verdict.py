@@ -40,9 +40,8 @@ def claims(documents: Sequence[TargetResult]) -> list[ClaimResult]:
 
 
 def count(documents: Sequence[TargetResult]) -> dict[str, int]:
-    """Count cells by status over all documents."""
     every: list[str] = [cell.status for one in documents for cell in one.cells]
-    return {status: every.count(status) for status in STATUSES}
+    return {status: every.count(status) for status in STATUSES if status in every}
 
 
 def _measured(document: TargetResult) -> list[tuple[ResultCell, float]]:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,6 @@ LOOKS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A cell on the page as texts."""
-
-    cell: ResultCell
-    value: str
-    interval: str
-    published: str
-    ratio: str
-    look: str
-
-
 def write_csv(document: TargetResult, path: Path) -> None:
     """Write all fields and the ratio of every cell, one line per cell."""
     text = io.StringIO()
@@ -62,7 +50,7 @@ def write_page(documents: Iterable[TargetResult], path: Path) -> None:
             package=TEMPLATES,
             scripts=("copy.js",),
             sections=[_section(one, path.parent) for one in shown],
-            counts={name: number for name, number in verdict.count(shown).items() if number},
+            counts=verdict.count(shown),
             order=[name for name in STATUSES if name != "published"],
             holding=[one for one in judgements if one.holds],
             failing=[one for one in judgements if not one.holds],
@@ -77,14 +65,13 @@ def _section(document: TargetResult, folder: Path) -> dict[str, Any]:
     figure = drawn(document, folder=folder, is_framed=False)
     with canvas.styled():
         png = canvas.as_png(figure)
-    statuses = [cell.status for cell in document.cells]
     return {
         "document": document,
         "figure": html.data_uri(canvas.recoded(png)),
         "size": html.size_of(png),
         "alt": alt(document),
         "pictures": [_picture(one, folder) for one in document.images],
-        "counts": {name: statuses.count(name) for name in STATUSES if name in statuses},
+        "counts": verdict.count([document]),
         "rows": [_row(cell) for cell in document.cells],
         "is_folded": len(document.cells) > FOLDED,
         "has_published": any(cell.published is not None for cell in document.cells),
@@ -96,23 +83,21 @@ def _section(document: TargetResult, folder: Path) -> dict[str, Any]:
 
 
 def alt(document: TargetResult) -> str:
-    """Return the text alternative of the figure of a document."""
     curves = ", ".join(one.label for one in document.series[:8])
     values = [f"{cell.row} {cell.column} {rounded(cell.value)} {cell.unit}" for cell in document.cells if cell.value]
     content = curves or "; ".join(values[:6]) or "no measurements"
     return f"{document.paper}, {document.title}. {content}. All numbers are in the table."
 
 
-def _row(cell: ResultCell) -> Row:
-    has_interval = cell.low is not None and cell.high is not None
-    return Row(
-        cell=cell,
-        value="" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit_of(cell)}",
-        interval=between((cell.low or 0.0, cell.high or 0.0)) if has_interval else "",
-        published="" if cell.published is None else f"{cell.published:,.6g}{unit_of(cell)}",
-        ratio="" if cell.ratio is None else rounded(cell.ratio),
-        look=LOOKS[cell.status],
-    )
+def _row(cell: ResultCell) -> dict[str, Any]:
+    return {
+        "cell": cell,
+        "value": "" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit_of(cell)}",
+        "interval": "" if cell.low is None or cell.high is None else between((cell.low, cell.high)),
+        "published": "" if cell.published is None else f"{cell.published:,.6g}{unit_of(cell)}",
+        "ratio": "" if cell.ratio is None else rounded(cell.ratio),
+        "look": LOOKS[cell.status],
+    }
 
 
 def _commands(cells: Sequence[ResultCell]) -> list[dict[str, str]]:

@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 
 from dithc.engine import hcops
+from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard as part
 from dithc.engine.hcops.blocks import sharded_ops
-from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.shared_buffers import SharedBuffers
 
 LINE = 64  # columns per cache line, which no two ranks share
 
 
 class Apart:
-    """Defaults of `hcops.part.Across` for attention without memory shared by ranks."""
+    """Defaults of `token_shard.ShardedAttention` for attention without memory shared by ranks."""
 
     in_sequence = False
     most_tokens = 0
     turn: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:
-        """See `hcops.part.Across`."""
+        """See `token_shard.ShardedAttention`."""
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`."""
         return sharded_ops.linears_apart(x, layers, dtype)
 
     def absent(self) -> str | None:
@@ -49,7 +49,7 @@ class SharedMemoryAttention:
 
     def __init__(self, ranks: RankSet, lengths: Sequence[int]) -> None:
         self._ranks, self._lengths = ranks, list(lengths)
-        self._first, self._tokens = starts(lengths)[ranks.rank], sum(lengths)
+        self._first, self._tokens = sum(lengths[: ranks.rank]), sum(lengths)
         self.most_tokens = max(lengths)
         self._keys = SharedBuffers(ranks.group), SharedBuffers(ranks.group)
         self._outputs = SharedBuffers(ranks.group), SharedBuffers(ranks.group)
@@ -57,11 +57,9 @@ class SharedMemoryAttention:
         self._kept: Any = None
 
     def begin(self) -> None:
-        """See `hcops.part.Across`."""
         self.turn = (0, 0)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """See `hcops.part.Across`."""
         n, _, width = qkv.shape
         of_keys, of_outputs = self.turn
         keys = self._keys[of_keys]
@@ -71,14 +69,11 @@ class SharedMemoryAttention:
         return mixed
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`."""
         of_keys, of_outputs = self.turn
         outputs = self._outputs[of_outputs]
         self.turn = (of_keys, 1 - of_outputs)
         width = len(layers[0][0])
-        lines = cut(-(-width // LINE), self._ranks.size)
-        first = starts(lines)[self._ranks.rank] * LINE
-        columns = slice(first, min(first + lines[self._ranks.rank] * LINE, width))
+        columns = partition(width, self._ranks.size, multiple=LINE)[self._ranks.rank]
         memory = outputs.of((len(layers), len(x), width), dtype)
         sharded_ops.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
         return iter(memory)
@@ -97,14 +92,12 @@ class UspAttention(Apart):
     """
 
     def __init__(self, ulysses: RankSet, ring: RankSet, lengths: Sequence[int]) -> None:
-        """Split all U * R ranks, in order."""
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
         self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """See `hcops.part.Across`."""
         lengths, mine = self._sets[self._ring.rank], self._ulysses.rank
         n, _, width = qkv.shape
         if self._ulysses.size > 1:

@@ -75,7 +75,7 @@ class BlockCache:
 
 
 class FirstBlockCache(BlockCache):
-    """Cache that compares the first block's output (`config.training.FirstBlock`). Rows with a change run together."""
+    """Cache that compares the first block's output (`config.training.FirstBlockCacheConfig`). Rows with a change run together."""
 
     def __init__(self, settings: training.FirstBlockCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
@@ -122,7 +122,7 @@ class _Node:
 
 
 class TaylorCache(BlockCache):
-    """Cache that extrapolates the output over timesteps; see `config.training.Taylor`.
+    """Cache that extrapolates the output over timesteps; see `config.training.TaylorCacheConfig`.
 
     Polynomials through close points extrapolate badly. Warm-up calls are therefore kept one interval apart, plus the
     newest.

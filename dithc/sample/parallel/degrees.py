@@ -13,25 +13,15 @@ from dithc.model import DiTConfig, flops_per_image
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelDegrees:
-    """Numbers of ranks that share parts of a shard; their product is the group size.
+    """Numbers of ranks that share parts of a shard; their product is the group size."""
 
-    Attributes:
-        data: ranks that share the images of a shard, without communication until the end.
-        cfg: 2 to compute both branches of guidance simultaneously.
-        windows: ranks that share the windows of a scene at each step.
-        shared: ranks of a node that share the tokens of an image, with keys and values in shared memory.
-        ulysses: ranks that share tokens by messages; in attention each has all tokens of some heads.
-        ring: number of sets of `ulysses` ranks that share tokens and pass keys and values on; rounds differently.
-        stages: ranks that share the blocks of the network, in patches (PipeFusion).
-    """
-
-    data: int = 1
-    cfg: int = 1
-    shared: int = 1
-    ulysses: int = 1
-    ring: int = 1
-    windows: int = 1
-    stages: int = 1
+    data: int = 1  # ranks that share the images of a shard, without communication until the end
+    cfg: int = 1  # 2 to compute both branches of guidance simultaneously
+    shared: int = 1  # ranks of a node that share the tokens of an image, with keys and values in shared memory
+    ulysses: int = 1  # ranks that share tokens by messages; in attention each has all tokens of some heads
+    ring: int = 1  # number of sets of `ulysses` ranks that share tokens and pass keys and values on; rounds differently
+    windows: int = 1  # ranks that share the windows of a scene at each step
+    stages: int = 1  # ranks that share the blocks of the network, in patches (PipeFusion)
 
     @property
     def rows(self) -> int:
@@ -58,47 +48,26 @@ class ParallelDegrees:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingWork:
-    """Work of a sampling run and of one row (an image in one branch).
+    """Work of a sampling run and of one row (an image in one branch)."""
 
-    Attributes:
-        shards: images per shard.
-        branches: 2 with guidance, else 1.
-        tokens: T.
-        heads: H; 0 without a network.
-        windows: windows per scene and step; 1 for images of the network's native size.
-        width: D.
-        depth: L, number of blocks.
-        linear_flops: FLOPs per row of products that are shared by tokens.
-        uncut_flops: FLOPs per row for timestep and label: shared in shared memory, else replicated.
-        numbers: outputs per token.
-        number_bytes: bytes per activation.
-        calls: network calls per batch.
-        lone_calls: calls with one branch only, outside the guidance interval.
-        batch: maximum images per call.
-        decoders: maximum ranks that decode one image; 1 if each image is decoded by its owner.
-        in_memory: whether ranks of a node can share keys and values in memory.
-        patches: patches per image in pipeline stages; 0 for complete images.
-        warmup_calls: calls that do not use patches.
-    """
-
-    shards: Sequence[int]
-    branches: int = 1
-    tokens: int = 1
-    heads: int = 0
-    windows: int = 1
-    width: int = 0
-    depth: int = 0
-    linear_flops: float = 0.0
-    uncut_flops: float = 0.0
-    numbers: int = 0
-    number_bytes: int = 4
-    calls: int = 1
-    lone_calls: int = 0
-    batch: int = 64
-    decoders: int = 1
-    in_memory: bool = True
-    patches: int = 0
-    warmup_calls: int = 0
+    shards: Sequence[int]  # images per shard
+    branches: int = 1  # 2 with guidance, else 1
+    tokens: int = 1  # T
+    heads: int = 0  # H; 0 without a network
+    windows: int = 1  # windows per scene and step; 1 for images of the network's native size
+    width: int = 0  # D
+    depth: int = 0  # L, number of blocks
+    linear_flops: float = 0.0  # FLOPs per row of products that are shared by tokens
+    uncut_flops: float = 0.0  # FLOPs per row for timestep and label: shared in shared memory, else replicated
+    numbers: int = 0  # outputs per token
+    number_bytes: int = 4  # bytes per activation
+    calls: int = 1  # network calls per batch
+    lone_calls: int = 0  # calls with one branch only, outside the guidance interval
+    batch: int = 64  # maximum images per call
+    decoders: int = 1  # maximum ranks that decode one image; 1 if each image is decoded by its owner
+    in_memory: bool = True  # whether ranks of a node can share keys and values in memory
+    patches: int = 0  # patches per image in pipeline stages; 0 for complete images
+    warmup_calls: int = 0  # calls that do not use patches
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:

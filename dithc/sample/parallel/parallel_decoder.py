@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.core.logging import get_logger, user_error
+from dithc.engine.cftp import partition
 from dithc.latents import Codec
-from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.rank_set import RankSet, cut
 
 AT_ONCE = 1 << 19  # elements per moment computation; they fit into a cache
 BY_PLACE = nn.SiLU, nn.Identity, nn.Dropout, nn.Linear
@@ -80,9 +81,8 @@ class ParallelDecoder:
             dealt = count
         parts = []
         if dealt > 0:
-            lengths = cut(dealt, ranks.size)
-            first = starts(lengths)[ranks.rank]
-            parts.append(ranks.collected(self._whole(latents[first : first + lengths[ranks.rank]]), lengths))
+            mine = latents[partition(dealt, ranks.size)[ranks.rank]]
+            parts.append(ranks.collected(self._whole(mine), cut(dealt, ranks.size)))
         for latent in torch.split(latents[dealt:], 1) if dealt < count else ():
             lengths = rows_of(latent, ranks)
             rows = decoded_rows(self._codec, latent, ranks, lengths=lengths)
@@ -110,15 +110,14 @@ def rows_of(latent: Tensor, ranks: RankSet) -> list[int]:
 
 
 @torch.no_grad()
-def decoded_rows(codec: Codec, latent: Tensor, ranks: RankSet, *, lengths: Sequence[int] | None = None) -> Tensor:
+def decoded_rows(codec: Codec, latent: Tensor, ranks: RankSet, *, lengths: Sequence[int]) -> Tensor:
     """Return this rank's rows (N, C, H h_r / h, W) of the decoded images, for a codec without `obstacle`.
 
-    `lengths` are the rows of each rank, at least one; None for an even split, or UserError with fewer rows than ranks.
+    `lengths` are the rows of each rank, at least one.
     """
-    lengths = rows_of(latent, ranks) if lengths is None else list(lengths)
     assert min(lengths) > 0, f"a rank without rows: {lengths}"
     assert sum(lengths) == latent.shape[2], f"{lengths} of {latent.shape[2]} rows"
-    first = starts(lengths)[ranks.rank]
+    first = sum(lengths[: ranks.rank])
     with _over(ranks, codec.decoder_parts, lengths):
         return codec.decode(latent[:, :, first : first + lengths[ranks.rank]])
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from dithc.config import training
+from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard, vector
 from dithc.model import DiT
 from dithc.sample.parallel.block_cache import BlockStack, cache_of
 from dithc.sample.parallel.pipefusion import PipeFusionStage, by_token, embedded, rotated_from
-from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.rank_set import RankSet, cut
 from dithc.sample.parallel.shared_buffers import explained
 
 ALONE = RankSet()
@@ -21,8 +22,8 @@ ALONE = RankSet()
 class ParallelDenoiser:
     """Distributed DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32.
 
-    Weights must not change; see `model.Chain` otherwise. With the C kernels, a row's bits depend neither on other rows
-    nor on the token layout (except with ring, see `attention.Messages`).
+    Weights must not change; see `DiT.chain` otherwise. With the C kernels, a row's bits depend neither on other rows
+    nor on the token layout (except with ring, see `UspAttention`).
     """
 
     def __init__(
@@ -38,16 +39,11 @@ class ParallelDenoiser:
         stages: RankSet = ALONE,
         pipefusion: training.PipeFusionConfig | None = None,
     ) -> None:
-        """Prepare the parts of this rank.
+        """Prepare this rank's parts of a network in evaluation mode, with products in bf16 if requested.
 
-        Args:
-            model: network in evaluation mode.
-            bf16: whether products use bf16 (autocast).
-            rows, tokens, stages: ranks that share the rows of a batch, the tokens of an image, the blocks of the network.
-            over: attention of the ranks that share tokens; None for one rank.
-            blocks: blocks of an earlier denoiser with the same model, `over` and cache setting; None to create them.
-            cache, pipefusion: approximations across calls, which then belong to one sampling run, with the same rows at
-                one timestep.
+        `rows`, `tokens` and `stages` are the ranks that share the rows of a batch, the tokens of an image (with attention
+        `over` them) and the blocks of the network. `blocks` are those of an earlier denoiser with the same model, `over`
+        and cache setting. With `cache` or `pipefusion`, calls belong to one sampling run and have the same rows.
         """
         self.model = model
         # Other networks are called directly, without a partition.
@@ -61,18 +57,16 @@ class ParallelDenoiser:
 
     @property
     def tally(self) -> Tensor:
-        """(4) fp64: savings of the cache, see `cache.Cached`; zeros without a cache."""
+        """(4) fp64: savings of the cache, see `BlockCache`; zeros without a cache."""
         return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
-        lengths = cut(len(x), self._rows.size)
         if len(x) < self._rows.size:  # too few rows to share: every rank computes all
             return self._of_rows(x, t, y)
-        first = starts(lengths)[self._rows.rank]
-        mine = slice(first, first + lengths[self._rows.rank])
-        return self._rows.joined(self._of_rows(x[mine], t[mine], y[mine]), lengths)
+        mine = partition(len(x), self._rows.size)[self._rows.rank]
+        return self._rows.joined(self._of_rows(x[mine], t[mine], y[mine]), cut(len(x), self._rows.size))
 
     def _of_rows(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         config = self.model.config
@@ -98,8 +92,7 @@ class ParallelDenoiser:
         """Return the patches (n, t, p*p*out) of this rank's tokens."""
         model, blocks = self.model, self._blocks
         assert blocks is not None
-        first = starts(self._lengths)[self._tokens.rank]
-        mine = slice(first, first + self._lengths[self._tokens.rank])
+        mine = partition(model.config.num_tokens, self._tokens.size)[self._tokens.rank]
         if self._tokens.size == 1:
             tokens = model.x_embedder(x) + model.pos_embed  # (n, T, D)
         else:

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import user_error
+from dithc.engine.cftp import partition
 from dithc.engine.hcops.blocks import sharded_ops
 from dithc.model import DiT
 from dithc.sample.parallel.attention import Apart
-from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.rank_set import RankSet
 
 Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
@@ -44,7 +45,6 @@ class StaleKvAttention(Apart):
         self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """See `hcops.part.Across`."""
         width = qkv.shape[2] // 3
         if self._block not in self._of_block:  # the first call writes the complete memory
             self._of_block[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
@@ -60,7 +60,7 @@ def _check(name: str, got: int, most: int, of: str) -> None:
 
 
 class PipeFusionStage:
-    """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `hcops.part.part_of`."""
+    """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `token_shard.part_of`."""
 
     def __init__(self, model: DiT, settings: training.PipeFusionConfig, stages: RankSet) -> None:
         tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
@@ -68,10 +68,8 @@ class PipeFusionStage:
         _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")
         self.keys = StaleKvAttention(tokens)
         self._model, self._stages, self._warmup = model, stages, settings.warmup_steps
-        self._patches = cut(tokens, settings.patches)
-        lengths = cut(depth, stages.size)
-        first = starts(lengths)[stages.rank]
-        self._blocks = list(enumerate(model.blocks))[first : first + lengths[stages.rank]]
+        self._patches = partition(tokens, settings.patches)
+        self._blocks = list(enumerate(model.blocks))[partition(depth, stages.size)[stages.rank]]
         self._calls, self._rows = 0, 0
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -106,13 +104,12 @@ class PipeFusionStage:
         return stages.spread(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
-        tokens = sum(self._patches)
         if self._calls >= self._warmup and len(self._patches) > 1:
-            places = zip(starts(self._patches), self._patches, strict=True)
-            return [(slice(0, rows), slice(first, first + length)) for first, length in places]
+            return [(slice(0, rows), patch) for patch in self._patches]
+        tokens = slice(0, self._model.config.num_tokens)
         if self._stages.size == 1:
-            return [(slice(0, rows), slice(0, tokens))]
-        return [(slice(row, row + 1), slice(0, tokens)) for row in range(rows)]
+            return [(slice(0, rows), tokens)]
+        return [(slice(row, row + 1), tokens) for row in range(rows)]
 
     def _awaited(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
         """Begin to receive the tokens (., t, D) of a unit; None on the first stage, and after the last unit."""

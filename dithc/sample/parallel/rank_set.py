@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
+from dithc.engine.cftp import partition
 from dithc.sample.parallel.shared_buffers import SharedGather
 
 T = TypeVar("T")
@@ -15,16 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankSet:
-    """Ordered subset of the ranks of a run; a single rank has no group.
-
-    Attributes:
-        group: group of torch.distributed; None for a single rank, or for all ranks.
-        joining: concatenation in shared memory on one node; None for messages.
-    """
+    """Ordered subset of the ranks of a run; a single rank has no group."""
 
     rank: int = 0
     size: int = 1
-    group: Any = None
+    group: Any = None  # group of torch.distributed; None for a single rank, or for all ranks
+    # concatenation in shared memory on one node; None for messages
     joining: SharedGather | None = field(default=None, repr=False, compare=False)
 
     def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
@@ -127,9 +123,4 @@ class RankSet:
 
 def cut(count: int, size: int) -> list[int]:
     """Return the lengths of `size` nearly equal parts of `count` items, longer first."""
-    each, more = divmod(count, size)
-    return [each + (rank < more) for rank in range(size)]
-
-
-def starts(lengths: Sequence[int]) -> list[int]:
-    return list(accumulate(lengths, initial=0))[:-1]
+    return [part.stop - part.start for part in partition(count, size)]

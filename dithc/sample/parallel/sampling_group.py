@@ -11,40 +11,31 @@ from torch import Tensor
 
 from dithc.core.logging import user_error
 from dithc.engine import native
+from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
 from dithc.latents import Codec
 from dithc.sample.parallel.attention import SharedMemoryAttention, UspAttention
 from dithc.sample.parallel.degrees import ParallelDegrees
 from dithc.sample.parallel.parallel_decoder import ByRows, ParallelDecoder
-from dithc.sample.parallel.rank_set import RankSet, cut, starts
+from dithc.sample.parallel.rank_set import RankSet, cut
 from dithc.sample.parallel.shared_buffers import SharedGather
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingGroup:
-    """This rank's place in its group; by default a single rank.
-
-    Attributes:
-        number: number of the group, from 0; None outside of groups.
-        members: all ranks of the group.
-        data: this rank's part of a shard's images, and the number of parts.
-        part: ranks that generate the same images.
-        leaders: first rank of each part; None on other ranks.
-        rows, tokens, stages: ranks that share rows of a batch, tokens of an image, blocks of the network.
-        ulysses, ring: ranks that share tokens by heads, and in sets that pass keys and values on.
-    """
+    """This rank's place in its group; by default a single rank."""
 
     degrees: ParallelDegrees = field(default_factory=ParallelDegrees)
-    number: int | None = 0
-    members: RankSet = field(default_factory=RankSet)
-    data: tuple[int, int] = (0, 1)
-    part: RankSet = field(default_factory=RankSet)
-    leaders: RankSet | None = field(default_factory=RankSet)
-    rows: RankSet = field(default_factory=RankSet)
-    tokens: RankSet = field(default_factory=RankSet)
-    ulysses: RankSet = field(default_factory=RankSet)
-    ring: RankSet = field(default_factory=RankSet)
-    stages: RankSet = field(default_factory=RankSet)
+    number: int | None = 0  # number of the group, from 0; None outside of groups
+    members: RankSet = field(default_factory=RankSet)  # all ranks of the group
+    data: tuple[int, int] = (0, 1)  # this rank's part of a shard's images, and the number of parts
+    part: RankSet = field(default_factory=RankSet)  # ranks that generate the same images
+    leaders: RankSet | None = field(default_factory=RankSet)  # first rank of each part; None on other ranks
+    rows: RankSet = field(default_factory=RankSet)  # ranks that share rows of a batch
+    tokens: RankSet = field(default_factory=RankSet)  # ranks that share tokens of an image
+    ulysses: RankSet = field(default_factory=RankSet)  # ranks that share tokens by heads
+    ring: RankSet = field(default_factory=RankSet)  # sets of ranks that pass keys and values on
+    stages: RankSet = field(default_factory=RankSet)  # ranks that share blocks of the network
 
     @classmethod
     def of(cls, group: Group, degrees: ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
@@ -105,9 +96,7 @@ class SamplingGroup:
     def mine(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the images of a shard that this rank generates, alone or jointly."""
         part, parts = self.data
-        lengths = cut(len(indices), parts)
-        first = starts(lengths)[part]
-        return indices[first : first + lengths[part]]
+        return indices[partition(len(indices), parts)[part]]
 
     def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         """Return the results of two calls, (N, ...) of equal shape; two branches are computed in parallel."""

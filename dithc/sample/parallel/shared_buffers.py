@@ -29,9 +29,13 @@ class SharedBuffers:
     def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a tensor at the start of the memory. All ranks request the same tensors in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
-        if not self._segments or num_bytes > self._segments[-1].memory.numel():
-            self._segments.append(_made(num_bytes, self._group))
-        return tensor_in(self._segments[-1], shape, dtype)
+        known = self._segments[-1].memory.numel() if self._segments else 0
+        if not self._segments or num_bytes > known:
+            pages = -(-max(num_bytes, GROWTH * known) // PAGE_BYTES)
+            segment = Group.segment(pages * PAGE_BYTES, over=self._group, timeout_seconds=MEETING_SECONDS)
+            self._segments.append(segment)
+        memory: Tensor = self._segments[-1].memory[:num_bytes]
+        return memory.view(dtype).view(tuple(shape))
 
     def meet(self, calls: Any) -> None:
         """Record in `calls` a wait until all ranks have written the latest tensor."""
@@ -44,13 +48,11 @@ class SharedBuffers:
 class SharedGather:
     """Concatenation of tensors in memory shared by the ranks of a node, without messages.
 
-    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it. Larger buffers
-    replace small ones.
+    Two buffers alternate: a rank writes to one after all have met at the other, so all have read it.
     """
 
     def __init__(self, group: Any) -> None:
-        self._group = group
-        self._memories: deque[Any] = deque([None, None])
+        self._buffers = deque([SharedBuffers(group), SharedBuffers(group)])
 
     def __call__(self, part: Tensor, lengths: Sequence[int], *, rank: int, dim: int) -> Tensor:
         """Return the concatenation of all parts along `dim`; UserError if a rank is missing.
@@ -58,34 +60,17 @@ class SharedGather:
         `lengths` are the sizes of all parts along `dim`, in the order of `rank`; other sizes are equal.
         """
         shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
-        segment = self._segment(math.prod(shape) * part.dtype.itemsize)
-        whole = tensor_in(segment, shape, part.dtype)
+        buffers = self._buffers[0]
+        self._buffers.rotate()
+        whole = buffers.of(shape, part.dtype)
         whole.narrow(dim, sum(lengths[:rank]), lengths[rank]).copy_(part)
         try:
-            segment.meet(native.library())
+            buffers.meet(native.library())
         except ValueError as error:
-            if (absent := segment.absent()) is None:
+            if (absent := buffers.absent()) is None:
                 raise
             raise explained(error, absent) from error
         return whole.clone()
-
-    def _segment(self, num_bytes: int) -> Any:
-        segment = self._memories[0]
-        if segment is None or num_bytes > segment.memory.numel():
-            known = 0 if segment is None else GROWTH * segment.memory.numel()
-            segment = self._memories[0] = _made(max(num_bytes, known), self._group)
-        self._memories.rotate()
-        return segment
-
-
-def _made(num_bytes: int, group: Any) -> Any:
-    whole = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
-    return Group.segment(whole, over=group, timeout_seconds=MEETING_SECONDS)
-
-
-def tensor_in(segment: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    memory: Tensor = segment.memory[: math.prod(shape) * dtype.itemsize]
-    return memory.view(dtype).view(tuple(shape))
 
 
 def explained(error: ValueError, absent: str) -> UserError:

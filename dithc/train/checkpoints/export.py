@@ -8,7 +8,7 @@ import torch
 
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, outputs
-from dithc.core.logging import get_logger, user_error
+from dithc.core.logging import get_logger, unwritten, user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 from dithc.core.weights import DIFFUSERS_FILE, files_of
 from dithc.model import DiTConfig, diffusers_keys
@@ -65,12 +65,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
                 write_tensors(temporary / DIFFUSERS_FILE, chosen, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
-        raise user_error(
-            f"weights could not be written to {out}",
-            got=error,
-            expected="a writable folder with enough space",
-            fix="free space or choose another --out",
-        ) from error
+        raise unwritten("weights", out, error, fix="free space or choose another --out") from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
     if layout == "diffusers":
         log.warning(

@@ -1,4 +1,4 @@
-"""Content of a checkpoint, and resuming from it; `saving.py` writes it."""
+"""Content of a checkpoint, and resuming from it; `writer.py` writes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,13 +87,11 @@ class TrainingState(ModuleState):
     ema: Ema
 
     def pieces(self) -> dict[str, list[TensorPiece]]:
-        """Return `ModuleState.pieces` and the averages."""
         averages = {CheckpointStore.WEIGHTS["ema"]: self.ema.pieces()}
         averages |= {CheckpointStore.average_file(one.length): one.pieces() for one in self.ema.beside}
         return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
 
     def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
-        """Load `ModuleState` and the averages."""
         super().load(checkpoint)
         cut = self.strategy.cut
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))

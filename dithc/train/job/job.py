@@ -27,23 +27,17 @@ class Paths:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """One segment of a training run.
-
-    Attributes:
-        machine: settings of the machine, which are not part of the digest.
-        spec: semantic settings of digest and manifest.
-        until: last optimizer step of this job.
-        walltime_minutes: limit since the process started; the job saves and stops before.
-    """
+    """One segment of a training run."""
 
     name: str
     run: training.RunConfig
     seed: int
-    spec: dict[str, Any]
+    spec: dict[str, Any]  # semantic settings of digest and manifest
     paths: Paths
-    until: int
+    until: int  # last optimizer step of this job
+    # settings of the machine, which are not part of the digest
     machine: MachineConfig = field(default_factory=MachineConfig)
-    walltime_minutes: float | None = None
+    walltime_minutes: float | None = None  # limit since the process started; the job saves and stops before
 
     def __post_init__(self) -> None:
         if not 1 <= self.until <= self.run.steps:

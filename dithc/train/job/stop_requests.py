@@ -73,7 +73,6 @@ class StepTimer:
         self._slowest_save = self._longest_step = self._slowest_validation = 0.0
 
     def step(self, seconds: float) -> None:
-        """Record the duration of a step."""
         self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
         self._longest_step = max(self._longest_step, seconds)
 

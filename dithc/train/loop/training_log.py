@@ -4,13 +4,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from dithc.core.artifacts import CheckpointStore
-from dithc.core.logging import MetricsWriter, get_logger, progress, user_error
+from dithc.core.logging import MetricsWriter, get_logger, progress, unwritten
 from dithc.train.job import TrainingJob
 
 # Metrics of a step by name; None if a metric has no value.
@@ -72,12 +71,9 @@ class TrainingLog:
         try:
             self._metrics.write(number, **values)
         except OSError as error:
-            raise user_error(
-                f"metrics of step {number} could not be written to {self._store.folder / METRICS_FOLDER}",
-                got=error,
-                expected="a writable folder with enough space",
-                fix="free space, then start again: training continues from the last complete checkpoint",
-            ) from error
+            fix = "free space, then start again: training continues from the last complete checkpoint"
+            folder = self._store.folder / METRICS_FOLDER
+            raise unwritten(f"metrics of step {number}", folder, error, fix=fix) from error
         if is_left_out:
             log.info(f"step {number}/{self._until}, epoch {epoch}: left out, because its numbers were not finite")
         elif number % self._run.log_every == 0 or number == self._until:
@@ -90,27 +86,23 @@ class TrainingLog:
             log.info(f"step {number}/{self._until}: mse {held_out:.4f} on held-out tiles")
 
 
-class AttemptLog:
-    """Copy of the log in `attempts/<time>-<host>-<process>.log` of the store while a `with` block runs.
+@contextmanager
+def log_attempt(store: CheckpointStore) -> Iterator[None]:
+    """Copy the log to `attempts/<time>-<host>-<process>.log` of the store while a `with` block runs.
 
     The workflow engine deletes the log of an attempt before the next one.
     """
-
-    def __init__(self, store: CheckpointStore) -> None:
-        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}.log"
-        self.path: Path = store.folder / ATTEMPTS_FOLDER / name
-
-    def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._handler = logging.FileHandler(self.path, delay=True)
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger("dithc").addHandler(self._handler)
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:
-            self._handler.handle(
-                logging.LogRecord("dithc.train", logging.ERROR, __file__, 0, f"ended by {error}", None, None)
-            )
-        logging.getLogger("dithc").removeHandler(self._handler)
-        self._handler.close()
+    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{socket.gethostname()}-{os.getpid()}.log"
+    folder = store.folder / ATTEMPTS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / name, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger("dithc").addHandler(handler)
+    try:
+        yield
+    except BaseException as error:
+        handler.handle(logging.LogRecord("dithc.train", logging.ERROR, __file__, 0, f"ended by {error}", None, None))
+        raise
+    finally:
+        logging.getLogger("dithc").removeHandler(handler)
+        handler.close()

@@ -64,9 +64,8 @@ class Validation:
         with torch.no_grad(), self._memory.paused():
             for start in range(share.start, share.stop, at_once):
                 sums += self._errors(slice(start, min(start + at_once, share.stop)))
-        sums = self._group.all_reduce_(sums) / (
-            layout.tensor_size * num_tiles
-        )  # ranks that share layers have equal errors
+        # Ranks that share layers have equal errors.
+        sums = self._group.all_reduce_(sums) / (layout.tensor_size * num_tiles)
         pace.validation(time.monotonic() - begun)
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 

@@ -45,7 +45,6 @@ class Average:
                 self.state[name] = home(f"{label}.{name}", own).copy_(own)
 
     def pieces(self) -> list[TensorPiece]:
-        """Return this rank's pieces of the average."""
         piece = TensorPiece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
 
@@ -98,12 +97,10 @@ class Ema(Average):
         return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield all tensors of all averages."""
         for average in (self, *self.beside):
             yield from average.state.values()
 
     def move(self, moved: Home) -> None:
-        """Apply `Average.move` to all averages."""
         super().move(moved)
         for average in self.beside:
             average.move(moved)

@@ -144,7 +144,6 @@ class Muon:
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
     def move(self, moved: Home) -> None:
-        """Replace every momentum by the copy that `moved` returns."""
         self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[TensorPiece]:

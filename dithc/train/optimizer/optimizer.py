@@ -105,7 +105,6 @@ class Optimizer:
     def of_run(
         cls, weights: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, home: Home = anywhere
     ) -> Self:
-        """Return the optimizer for the settings of a run."""
         strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
         is_muon = run.optimizer.kind == "muon"
         return cls(
@@ -241,13 +240,11 @@ class Optimizer:
         return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
-        """Return the weights that this rank updates, by name."""
         if self._zero is not None:
             return self._zero.weights()
         return {name: parameter.detach() for name, parameter in self._named.items()}
 
     def _gradients(self) -> dict[str, Tensor]:
-        """Return existing gradients of this rank's weights, by name."""
         if self._zero is not None:
             return self._zero.gradients()
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}

@@ -18,7 +18,7 @@ from dithc.latents import Batches, Latents
 from dithc.model import DiT
 from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
 from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, TrainingJob, hold_lease
-from dithc.train.loop import AttemptLog, Tracer, TrainingLog, Validation, Values
+from dithc.train.loop import Tracer, TrainingLog, Validation, Values, log_attempt
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline.initial_weights import init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import within
@@ -49,7 +49,7 @@ class Attempt:
         run, machine = job.run, job.machine
         lease = hold_lease(store, group, stack)
         self.stop = stack.enter_context(StopRequests(walltime_minutes=job.walltime_minutes))
-        stack.enter_context(AttemptLog(store) if group.rank == 0 else nullcontext())
+        stack.enter_context(log_attempt(store) if group.rank == 0 else nullcontext())
         latents = Latents(job.paths.latents.parent)
         source = Batches(
             latents,
@@ -103,7 +103,7 @@ class Attempt:
             DONE or STOPPED, the same on every rank.
 
         Raises:
-            NotFinite: a number is not finite and the policy does not help; the last checkpoint is intact.
+            NonFiniteError: a number is not finite and the policy does not help; the last checkpoint is intact.
             UserError: the disk is full; the last checkpoint is intact.
             Lease.Held: another trainer has taken over.
         """
@@ -244,7 +244,6 @@ def trainer_of(
     """Return the trainer of a model on a group, and its state at step 0."""
     start = initial_copy(model, run)
     strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradient_sync, sharding=machine.sharding)
-    memory.join(strategy)
     with memory.paused():
         prepare_strategy(strategy, source, run)
     guide = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, atomic_write
 from dithc.core.integrity import dump_checksummed, json_documents
-from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.logging import UserError, get_logger, unwritten, user_error
 from dithc.engine.comm import Group
 
 LEFT_OUT_FILE = "left_out.json"
@@ -62,12 +62,8 @@ class SkippedSteps:
         try:
             atomic_write(path, dump_checksummed({"steps": self.steps}))
         except OSError as error:
-            raise user_error(
-                f"the list of left-out steps could not be written to {path}",
-                got=error,
-                expected="a writable folder with enough space",
-                fix="free space, then start again: training continues from the last complete checkpoint",
-            ) from error
+            fix = "free space, then start again: training continues from the last complete checkpoint"
+            raise unwritten("the list of left-out steps", path, error, fix=fix) from error
         self._store.event(what, step=step, reason=reason, **facts)
 
     def before(self, step: int) -> int:

@@ -93,12 +93,10 @@ class NonFiniteSearch:
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of a network by name."""
     return dict(_network(module).named_parameters())
 
 
 def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of weights with a number that is not finite."""
     return [name for name, value in weights.items() if not _is_finite(value)]
 
 

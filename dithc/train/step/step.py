@@ -30,8 +30,6 @@ PARTS = ("loss", "mse", "vb")
 
 
 class BatchSource(Protocol):
-    """Source of batches."""
-
     def batch(self, step: int, part: slice) -> Batch:
         """Return images `part` of the global batch of `step` (from 0)."""
 
@@ -86,7 +84,7 @@ class Trainer:
             (time spent waiting for images), and the values of `Strategy.finish` and `TrainingMemory.metrics`.
 
         Raises:
-            NotFinite: loss or gradient is not finite, on all ranks together; the weights are unchanged.
+            NonFiniteError: loss or gradient is not finite, on all ranks together; the weights are unchanged.
         """
         self.optimizer.zero()
         if self.memory.tiers is not None:
@@ -123,7 +121,7 @@ class Trainer:
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
-        """Raise NotFinite for the next step if weights of any rank are bad after step `number`."""
+        """Raise NonFiniteError for the next step if weights of any rank are bad after step `number`."""
         self.strategy.ready()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))

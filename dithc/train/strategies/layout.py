@@ -19,11 +19,6 @@ class RankGrid:
     tensor_size: int = 1
 
     @property
-    def tensor_rank(self) -> int:
-        """This rank's index among the ranks that share its layers."""
-        return self.rank % self.tensor_size
-
-    @property
     def data_rank(self) -> int:
         """Index of this rank's share of the global batch."""
         return self.rank // self.tensor_size

@@ -57,7 +57,7 @@ class Strategy:
 
     Example::
 
-        with comm.ranks() as group:
+        with comm.init_distributed() as group:
             torch.manual_seed(0)                               # the same weights on all ranks
             strategy = Strategy(Net(), group, sharding="zero1")
             net = strategy.settle(torch.zeros(1, 3, 32, 32))   # example input of the module

@@ -105,7 +105,6 @@ class ShardHolding(MatrixOwnership):
     shards: TensorShards = field(kw_only=True)
 
     def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Return the shape of the complete weight."""
         cut = self.shards.cuts.get(name)
         return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
 
@@ -121,8 +120,6 @@ class ShardHolding(MatrixOwnership):
 
 
 class _Shares(Mapping[str, Tensor]):
-    """A rank's share of complete tensors, cut on access."""
-
     def __init__(self, whole: Mapping[str, Tensor], shards: TensorShards) -> None:
         self._whole, self._shards = whole, shards
 

@@ -32,23 +32,16 @@ class ElementRange:
 
 
 class ZeroOptimizer:
-    """One rank's share, and the distribution of updated weights.
-
-    Attributes:
-        reducer: reducer that leaves each rank its share of the gradients.
-        runs: runs of this rank by parameter name.
-        names: names per bucket, in the order in which the forward pass needs them.
-        trained: names of trained parameters.
-        is_first: whether this rank keeps unshared state: averages of untrained tensors, the update count.
-    """
+    """One rank's share, and the distribution of updated weights."""
 
     def __init__(self, model: nn.Module) -> None:
         """Prepare the gradient exchange; `share` creates the shards."""
         self._model = model
-        self.reducer = Reducer(model.parameters(), scatter=True)
+        self.reducer = Reducer(model.parameters(), scatter=True)  # leaves each rank its share of the gradients
+        # Whether this rank keeps unshared state: averages of untrained tensors, the update count.
         self.is_first = self.reducer.rank == 0
-        self.runs: dict[str, ElementRange] = {}
-        self.names: list[list[str]] = []
+        self.runs: dict[str, ElementRange] = {}  # of this rank, by parameter name
+        self.names: list[list[str]] = []  # per bucket, in the order in which the forward pass needs them
         self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
         self._numbers: dict[str, int] = {}
         self._places: dict[str, slice] = {}

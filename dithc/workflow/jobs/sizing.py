@@ -47,28 +47,6 @@ class ResourceEstimate:
     minutes: int
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Tensor sizes of a run: tile side (pixels) and bands, T tokens, D width, L depth, latent channels.
-
-    `elements` counts the weights of matrices per token, `parameters` all weights except the label table.
-    """
-
-    side: int
-    bands: int
-    tokens: int
-    width: int
-    depth: int
-    channels: int
-    elements: int
-    parameters: int
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of a forward pass of one image."""
-        return 2.0 * self.tokens * (self.elements + self.depth * 2 * self.tokens * self.width)
-
-
 def needs(
     experiment: ExperimentConfig, stage: str, name: str, *, ranks_per_node: int, ranks: int, cores: int
 ) -> ResourceEstimate:
@@ -92,14 +70,9 @@ def needs(
     return ResourceEstimate(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
-def geometry(experiment: ExperimentConfig, run: training.RunConfig) -> Geometry:
+def _tokens(experiment: ExperimentConfig, run: training.RunConfig) -> int:
     dataset = experiment.datasets[run.dataset]
-    width, depth, _ = run.model.shape
-    codec, bands = experiment.codecs[dataset.codec], _bands(dataset)
-    tokens = max(1, dataset.tiles.size // (codec.downsampling_factor * run.model.patch)) ** 2
-    channels = codec.channels(bands)
-    model = run.model
-    return Geometry(dataset.tiles.size, bands, tokens, width, depth, channels, model.matrix_elements, model.parameters)
+    return max(1, dataset.tiles.size // (experiment.codecs[dataset.codec].downsampling_factor * run.model.patch)) ** 2
 
 
 def source_files(dataset: datasets.DatasetConfig) -> tuple[int, int, int]:
@@ -117,7 +90,6 @@ def source_files(dataset: datasets.DatasetConfig) -> tuple[int, int, int]:
 
 
 def _paths_below(root: str | None) -> Iterator[Path]:
-    """Yield a file itself, or all files below a folder."""
     if root is not None and Path(root).is_file():
         yield Path(root)
     elif root is not None:
@@ -226,15 +198,17 @@ def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -
 
 def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     run, machine = experiment.runs[name], experiment.machine
-    sizes = geometry(experiment, run)
+    tokens = _tokens(experiment, run)
+    image_flops = run.model.flops(tokens)
     share = math.ceil(run.global_batch_size / ranks)
     at_once = min(run.micro_batch_size or share, share)
-    activations = at_once * run.image_bytes(sizes.tokens)
+    activations = at_once * run.image_bytes(tokens)
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoint_mode == "async" else 0)
     passes = 4 if run.activation_checkpointing == "block" else 3
-    flops = ((passes + run.guided_share) * sizes.flops * run.global_batch_size + run.update_flops) * run.segment_steps
+    of_step = (passes + run.guided_share) * image_flops * run.global_batch_size + run.update_flops
+    flops = of_step * run.segment_steps
     if run.validate_every is not None:
-        flops += sizes.flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
+        flops += image_flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
     return TORCH_MB + (activations + state) / MB, flops, checkpoints
 
@@ -242,30 +216,34 @@ def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, 
 def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
-    sizes = geometry(experiment, run)
+    dataset, tokens, parameters = experiment.datasets[run.dataset], _tokens(experiment, run), run.model.parameters
+    (width, depth, _), side, bands = run.model.shape, dataset.tiles.size, _bands(dataset)
     networks = 2 if evaluation.guidance_reference is not None else 1
     # Two networks process an image in sequence; one network processes both halves of the guidance together.
-    at_once = min(evaluation.batch_size, SAMPLED_SHARD) * (
-        2 if evaluation.guidance_scale != 1.0 and networks == 1 else 1
-    )
-    dataset = experiment.datasets[run.dataset]
+    halves = 2 if evaluation.guidance_scale != 1.0 else 1
+    at_once = min(evaluation.batch_size, SAMPLED_SHARD) * (halves if networks == 1 else 1)
     kept, _ = _convolutions(experiment, dataset)
-    decoding = min(evaluation.batch_size, SAMPLED_SHARD) * sizes.side**2 * kept * 4
-    held = SAMPLED_SHARD * sizes.side**2 * sizes.bands * 4 * 3
-    network = at_once * sizes.tokens * sizes.width * 4 * run.model.kept_widths + sizes.parameters * 8 * networks
-    network += sizes.parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
+    decoding = min(evaluation.batch_size, SAMPLED_SHARD) * side**2 * kept * 4
+    held = SAMPLED_SHARD * side**2 * bands * 4 * 3
+    network = at_once * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
+    network += parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
     if (staged := evaluation.pipefusion) is not None:  # keys and values of a stage's blocks
-        blocks = math.ceil(sizes.depth / staged.pipefusion_parallel_degree)
-        network += at_once * sizes.tokens * 2 * sizes.width * 4 * blocks * networks
-    flops = sizes.flops * evaluation.num_images * evaluation.steps * (2 if evaluation.guidance_scale != 1.0 else 1)
+        blocks = math.ceil(depth / staged.pipefusion_parallel_degree)
+        network += at_once * tokens * 2 * width * 4 * blocks * networks
+    flops = (
+        run.model.flops(tokens)
+        * evaluation.num_images
+        * evaluation.steps
+        * (2 if evaluation.guidance_scale != 1.0 else 1)
+    )
     if evaluation.windows is not None and evaluation.image_size is not None:
-        across = evaluation.image_size / sizes.side
+        across = evaluation.image_size / side
         flops *= (across / (1 - evaluation.windows.overlap)) ** 2
         # One row of decoded tiles with its output buffers, and the latents of several steps, which are smaller than the pixels.
-        held = evaluation.image_size * sizes.side * sizes.bands * 4 * 6 + evaluation.image_size**2 * 4
+        held = evaluation.image_size * side * bands * 4 * 6 + evaluation.image_size**2 * 4
     if evaluation.checkpoint == "codec":
         return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
-    read = 2 * 4 * sizes.parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
+    read = 2 * 4 * parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
     return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
 
 

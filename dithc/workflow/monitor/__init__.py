@@ -12,6 +12,7 @@ from dithc.workflow.monitor.experiment_status import ExperimentMonitor, Experime
 from dithc.workflow.monitor.log_tail import error_of, tail
 from dithc.workflow.monitor.run_summary import RunSummary
 from dithc.workflow.monitor.snakemake_process import OutputFilter, SnakemakeProcess
+from dithc.workflow.monitor.stage_inspector import read_mapping
 from dithc.workflow.monitor.status_table import format_status
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "SnakemakeProcess",
     "error_of",
     "format_status",
+    "read_mapping",
     "tail",
 ]

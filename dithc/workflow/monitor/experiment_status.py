@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import Lease
-from dithc.core.integrity import load_checksummed, parse_json, require_regular_file
+from dithc.core.integrity import load_checksummed, require_regular_file
 from dithc.core.logging import user_error
 from dithc.engine.scheduler import SchedulerJob, get_queue
 from dithc.workflow.experiment_graph import ExperimentGraph
-from dithc.workflow.monitor.stage_inspector import StageInspector, asked
+from dithc.workflow.monitor.stage_inspector import StageInspector, asked, read_mapping
 from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, span
 from dithc.workflow.stages import stages_of
 
@@ -34,7 +34,6 @@ class ExperimentStatus:
         return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
 
     def summary(self) -> str:
-        """Completion, and remaining time if known."""
         done = f"{self.count('done')} of {len(self.standings)} stages done"
         counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
         left = f"about {span(self.seconds_left)} left for running stages" if self.seconds_left else ""
@@ -85,10 +84,7 @@ class ExperimentMonitor:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""
         if (queue := self.queue) is None:
             return []
-        try:
-            name = parse_json(require_regular_file(self.folder / "driver.json").read_text()).get("name")
-        except (OSError, ValueError, AttributeError):
-            name = None
+        name = read_mapping(self.folder / "driver.json").get("name")
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
         ended = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
         ends = {job.id: job for job in queue.ended(ended)} if ended else {}

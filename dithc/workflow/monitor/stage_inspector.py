@@ -125,7 +125,7 @@ class StageInspector:
 
     def _images(self, stage: Stage) -> int:
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
-        first = _read_json(shards[0]).get("images") if shards else None
+        first = read_mapping(shards[0]).get("images") if shards else None
         count = first * len(shards) if isinstance(first, int) else 0
         return min(count, self.matrix.experiment.evaluations[stage.name].num_images)
 
@@ -145,12 +145,12 @@ class StageInspector:
         spec = stage_spec(experiment, "train", run)
         if chosen.init_from_file is not None:
             specs = root.glob(f"{run}-{DIGEST}/spec.json")
-            found = [path for path in specs if _read_json(path) | {"seal": None} == spec | {"seal": None}]
+            found = [path for path in specs if read_mapping(path) | {"seal": None} == spec | {"seal": None}]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
             return CheckpointStore(newest.parent) if newest is not None else None
         named: dict[str, Any] = {"spec": spec}
         for key, path in self.matrix.train_input(run, chosen.segment_steps).items():
-            named[key] = _read_json(self.base / path).get("digest")
+            named[key] = read_mapping(self.base / path).get("digest")
         folder = root / f"{run}-{digest(named)}"
         return CheckpointStore(folder) if folder.is_dir() else None
 
@@ -199,7 +199,8 @@ def _number(name: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON mapping; empty if it is missing or unreadable."""
     try:
         content = parse_json(require_regular_file(path).read_text())
     except (OSError, ValueError):

@@ -14,7 +14,6 @@ def shortened(name: str, width: int) -> str:
 
 
 def cut(text: str, width: int | None) -> str:
-    """Truncate a text to `width` characters; None for no limit."""
     return text if width is None or len(text) <= width else text[: max(0, width - 1)] + "…"
 
 

@@ -30,7 +30,7 @@ def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
             expected="your data, autoencoder and feature extractor at those paths (nothing is downloaded)",
             fix="copy or link them there (`dithc fetch` downloads the products of a `search`), or set the keys in a second "
             "--configfile; config/README.md lists the files of each kind. If only the nodes have them, set "
-            "`machine: {inputs: nodes}`",
+            "`machine: {inputs_visible_on: nodes}`",
         )
 
 
@@ -54,7 +54,7 @@ def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
 
 def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
     """Yield faults of inputs that exist and are incomplete or of another type."""
-    optional_files = experiment.machine.inputs_visible_on == "nodes"
+    only_on_nodes = experiment.machine.inputs_visible_on == "nodes"
     if rules & {"latents", "sample"}:
         for name, codec in experiment.codecs.items():
             key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
@@ -75,7 +75,7 @@ def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
                 yield from _weights(key, path)
     if rules & {"pretrain", "finetune"}:
         for name, run in experiment.runs.items():
-            if run.init_from_file is not None and not (optional_files and not Path(run.init_from_file).exists()):
+            if run.init_from_file is not None and not (only_on_nodes and not Path(run.init_from_file).exists()):
                 yield from _weights(f"runs.{name}.init_from_file", Path(run.init_from_file))
     for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
         path = Path(dataset.source.path or "no folder")

@@ -49,7 +49,6 @@ class Network:
 
     @property
     def label(self) -> str:
-        """Name in the paper."""
         return self.preset.removeprefix("DiT-")
 
     @property
@@ -66,12 +65,6 @@ class Network:
         model = {"preset": self.preset} | ({} if self.depth is None else {"depth": self.depth})
         return training.RunConfig.model_validate({"dataset": "any", "steps": 1, "model": model})
 
-    @property
-    def flop_per_image(self) -> float:
-        model = self.run.model
-        width, depth, _ = model.shape
-        return PASSES * 2.0 * TOKENS * (model.matrix_elements + depth * 2 * TOKENS * width)
-
     def memory_gib(self, *, images: int, replicas: int = 1) -> float:
         run = self.run
         return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
@@ -86,7 +79,7 @@ class Cost:
 
     def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
         rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
-        return images * network.flop_per_image / rate
+        return images * PASSES * network.run.model.flops(TOKENS) / rate
 
     def fits(self, gib: float) -> bool:
         return gib <= MEMORY_SHARE * self.node.memory_gib

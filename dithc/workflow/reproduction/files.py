@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from dithc.config import ExperimentConfig
 from dithc.core.reproduction import TARGETS
@@ -13,7 +12,6 @@ from dithc.workflow.reproduction.cost import GIB, NodeModel
 from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.plan import find_cell, plan_cells
 
-MEMINFO = Path("/proc/meminfo")
 LONGER = 5  # requested walltime relative to the prediction
 
 
@@ -69,7 +67,6 @@ class PaperFiles:
         return min(wanted, self.experiment.machine.max_walltime_minutes or wanted)
 
     def task_cpus(self, target: str, name: str) -> int:
-        """Return the cores per rank of a cell."""
         is_one = self.job(target, name).ranks == 1
         return self.threads(target, name) if is_one else self.experiment.machine.cpus_per_rank or 1
 
@@ -79,7 +76,6 @@ class PaperFiles:
         return f"--cores {self.node.cores} --memory-gib {self.node.memory_gib:g}"
 
     def again(self, target: str) -> str:
-        """Return the command that rebuilds a target."""
         return f"snakemake --profile profiles/local {target} --configfile {shlex.join(self.configurations)}"
 
 
@@ -88,10 +84,9 @@ def resolve_node(
 ) -> NodeModel:
     """Return the node of a plan: as given, from the profile, or this machine."""
     machine = experiment.machine
-    memory_mb = machine.memory_per_node_mb or _memory_mb()
-    return NodeModel(
-        cores or machine.cpus_per_node or os.cpu_count() or 1, memory_gib or round(memory_mb * 1e6 / GIB, 1)
-    )
+    # Total memory, because free memory varies.
+    memory_bytes = (machine.memory_per_node_mb or 0) * 1e6 or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return NodeModel(cores or machine.cpus_per_node or os.cpu_count() or 1, memory_gib or round(memory_bytes / GIB, 1))
 
 
 def format_cells(jobs: Iterable[CellJob], target: str, node: NodeModel) -> str:
@@ -103,12 +98,3 @@ def format_cells(jobs: Iterable[CellJob], target: str, node: NodeModel) -> str:
         lines.append(f"{job.seconds:8.0f} s  {job.name:<24} {action}")
     run = [job.seconds for job in own if not job.skipped]
     return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(own)} cells"])
-
-
-def _memory_mb() -> float:
-    """Return the total memory of this machine, because free memory varies."""
-    try:
-        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
-        return int(line.split()[1]) * 1024 / 1e6
-    except (OSError, StopIteration, ValueError):
-        return 16_000.0

@@ -19,14 +19,6 @@ GIGA = 1e9
 PATH = re.compile(r" /[^ ]+")  # of the control group of a run, which no longer exists
 FULL_BATCHES = (BATCH, 2 * BATCH)
 STATUS = {"ok": "measured", "oom": "out of memory"}
-# Stages of figure 9 by their names in the paper.
-STEPS = {
-    "gemm": "GEMM",
-    "mpi": "+ asynchronous MPI",
-    "operators": "+ AI operators",
-    "automem": "+ AutoMem",
-    "tuned": "+ tuning",
-}
 MODULES = {"qkv": "qkv_proj", "out": "o_proj", "up": "up_proj", "down": "down_proj", "condition": "condition_proj"}
 MODES = {"fig10": "weak", "fig11": "strong"}
 LOCAL_STEPS = 8
@@ -161,7 +153,7 @@ def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
 def _fig9(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     read, column = CellResults(), job.columns[0]
     for row in result["stages"]:
-        known = {"row": row["label"], "published": published_value("fig9", STEPS.get(row["name"], ""), "Speed-up")}
+        known = {"row": row["label"], "published": published_value("fig9", row["name"], "Speed-up")}
         failed = _failed(row)
         if failed is None and row.get("speedup") is None:
             failed = {"status": "skipped", "reason": "the baseline has no time"}

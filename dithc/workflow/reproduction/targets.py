@@ -40,10 +40,6 @@ class TargetContext:
     cost: Cost
 
     @property
-    def machine(self) -> str:
-        return self.experiment.paper.machine
-
-    @property
     def per_node(self) -> int:
         """Ranks per launched node, at most the largest count of `sizes`."""
         machine = self.experiment.machine
@@ -170,16 +166,8 @@ def _scaling(scope: TargetContext, mode: str, network: Network, batch: int, *, n
         words=(
             *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
             *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
-            *(
-                "--warmup",
-                str(WARMUP),
-                "--steps",
-                str(sizes.steps),
-                "--no-communication-baseline",
-                *launch,
-                "--json",
-                OUT,
-            ),
+            *("--warmup", str(WARMUP), "--steps", str(sizes.steps), "--no-communication-baseline"),
+            *(*launch, "--json", OUT),
         ),
         row=network.label,
         columns=tuple(_ranks(count) for count in counts),
@@ -212,7 +200,7 @@ def _fig10(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     for network in sizes.networks:
         yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
-    on = ("--machine", scope.machine, "--nodes", NODES)
+    on = ("--machine", scope.experiment.paper.machine, "--nodes", NODES)
     yield _simulated("simulated-paper", ("--reproduce-paper", *on))
     words = ("--mode", "weak", "--models", ",".join(MODELS), *on)
     yield _simulated("simulated-weak", words, "all")
@@ -223,7 +211,7 @@ def _fig11(scope: TargetContext) -> Iterator[CellJob]:
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
         yield _scaling(scope, "strong", sizes.largest, batch, name=name)
-    on = ("--machine", scope.machine, "--nodes", NODES)
+    on = ("--machine", scope.experiment.paper.machine, "--nodes", NODES)
     yield _simulated("simulated-paper", ("--reproduce-paper", *on))
     wires = ("--wire", "fp32,bf16")
     yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))

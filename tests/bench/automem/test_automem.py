@@ -11,13 +11,10 @@ from dithc.bench.training.run import TrainingResult
 from dithc.cli import main
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError
-from dithc.engine import native
+from tests.ranks import needs_kernels
 
 SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
 MIB = 1 << 20
-needs_kernels = pytest.mark.skipif(
-    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
-)
 
 
 def run(*seconds: float, peak: int = 900, losses: tuple[float, ...] = (1.0,), memory: Any = None) -> TrainingResult:

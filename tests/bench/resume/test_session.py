@@ -30,10 +30,6 @@ from dithc.engine.hardware import discover_machine
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
 
 
-def as_json(value: object) -> Any:
-    return json.loads(json.dumps(value, default=str))
-
-
 @contextmanager
 def capture() -> Iterator[list[str]]:
     """Yield the messages of the package's log."""
@@ -113,8 +109,8 @@ VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_OUTPUT_POO
 
 def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
-    before = as_json(environment.environment())
-    assert difference(before, as_json(environment.environment())) == ""
+    before = environment.environment()
+    assert difference(before, environment.environment()) == ""
     machine, packages = discover_machine(), {one.name: one.version for one in distributions()} | {"numpy": "0.1"}
     one_core = replace(machine, limits=replace(machine.limits, allowed_cpus=machine.limits.allowed_cpus[:1]))
     monkeypatch.setattr(environment, "discover_machine", lambda: replace(one_core, memory_bytes=1))
@@ -125,7 +121,7 @@ def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, m
     (tmp_path / "tuned.json").write_text("{}")
     for name in VARIABLES:
         monkeypatch.setenv(name, "1")
-    after = as_json(environment.environment())
+    after = environment.environment()
     assert before["machine"]["memory_bytes"] != after["machine"]["memory_bytes"] == 1
     assert before["machine"]["limits"]["allowed_cpus"][:1] == after["machine"]["limits"]["allowed_cpus"]
     assert before["kernels"]["isa"] != after["kernels"]["isa"] == "other"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dithc.bench import summary
-from dithc.bench.sampling.comparison import compare_and_time, compared, far, picture, smaller
+from dithc.bench.sampling.comparison import compare_and_time, compared, far, smaller
 from dithc.bench.sampling.diffusers_pipeline import DiffusersRunner, absent
 from dithc.bench.sampling.measure import add_peaks
 from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, network
@@ -20,13 +20,9 @@ from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
 from dithc.config import training
 from dithc.core.logging import UserError
-from dithc.engine import native
 from dithc.sample.parallel import SamplingGroup
-from tests.ranks import needs_launcher
+from tests.ranks import needs_kernels, needs_launcher
 
-needs_kernels = pytest.mark.skipif(
-    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
-)
 TINY = {"hidden_size": 64, "depth": 2, "num_heads": 4}
 CELL = SamplingCase(model="DiT-S/2", overrides=TINY, tokens=16, dtype="fp32", guidance=4.0, steps=3)
 EXACT = ("all-cores", "side-by-side", "cfg", "shared-kv", "ulysses")
@@ -163,13 +159,6 @@ def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> Non
     assert timings["side-by-side"].seconds == (0.375, 0.375), "the slowest rank, for each of two images"
     assert told["side-by-side"]["equal"]
     assert told["side-by-side"]["sent"]["mpi_bytes"] == 2
-
-
-def test_pictures_are_stretched_by_one_rank() -> None:
-    base = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
-    assert picture(base, base).shape == (8, 8, 3)
-    assert picture(base[:, :1], base[:, :1]).shape == (8, 8, 3)
-    assert (picture(base * 2, base) != picture(base, base)).any()
 
 
 @pytest.mark.slow

@@ -57,32 +57,6 @@ def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
     assert one["degrees"]["cfg"] == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--images", "0"], "simulate --images\n  got:      0\n"),
-        (["--size", "100"], "--size"),
-        (["--sampling-steps", "0"], "--sampling-steps"),
-        (["--bandwidth", "0"], "--bandwidth"),
-        (["--half-tokens", "-1"], "--half-tokens"),
-        (["--flops", "nan"], "--flops"),
-        (["--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
-        (["--top", "0"], "--top"),
-        (["--model", "DiT-M/2"], "DiT-M/2"),
-    ],
-)
-def test_nonsense_is_refused_with_its_name(words, said, capsys) -> None:
-    assert simulate(*words) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_machine_without_network_is_refused(tmp_path, capsys) -> None:
-    path = tmp_path / "lonely.yaml"
-    path.write_text("clusters: [{cores: 0-3}]\n")
-    assert simulate("--flops", "1e12", machine=path) == 2
-    assert "section `network`" in capsys.readouterr().err
-
-
 def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
     program = (
         "import sys\nfrom dithc.cli import main\nassert main(sys.argv[1:]) == 2\nassert 'torch' not in sys.modules\n"

@@ -110,6 +110,15 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         (["--model", "DiT-S/2", "--mode", "strong", "--global-batch-size", "3"], "no point can be simulated"),
         (["--model", "DiT-S/2", "--reproduce-paper"], "--reproduce-paper"),
         (["--step", "nowhere.json"], "nowhere.json"),
+        (["--sample", "--images", "0"], "simulate --images\n  got:      0\n"),
+        (["--sample", "--size", "100"], "--size"),
+        (["--sample", "--sampling-steps", "0"], "--sampling-steps"),
+        (["--sample", "--bandwidth", "0"], "--bandwidth"),
+        (["--sample", "--half-tokens", "-1"], "--half-tokens"),
+        (["--sample", "--flops", "nan"], "--flops"),
+        (["--sample", "--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
+        (["--sample", "--top", "0"], "--top"),
+        (["--sample", "--model", "DiT-M/2"], "DiT-M/2"),
     ],
 )
 def test_nonsense_is_refused_with_its_name(words, said, capsys):
@@ -126,10 +135,11 @@ def test_a_file_of_something_else_is_refused(tmp_path, cluster, capsys):
     assert "contains no step time" in capsys.readouterr().err
 
 
-def test_a_machine_without_network_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize("words", [["--step", "1"], ["--sample", "--flops", "1e12"]])
+def test_a_machine_without_network_is_refused(tmp_path, capsys, words):
     path = tmp_path / "lonely.yaml"
     path.write_text("clusters: [{cores: 0-3}]\n")
-    assert simulate("--step", "1", machine=path) == 2
+    assert simulate(*words, machine=path) == 2
     assert "section `network`" in capsys.readouterr().err
 
 

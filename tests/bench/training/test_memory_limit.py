@@ -82,12 +82,8 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
     tree.version_2("cpu\n")
     limit = tree.limit()
     assert limit.data_bytes == 250
-    for words in (
-        "private memory (RLIMIT_DATA) of 250 bytes for each of 4",
-        "does not delegate",
-        "exclude its child groups",
-    ):
-        assert words in limit.how
+    kind = "private memory (RLIMIT_DATA) of 250 bytes for each of 4"
+    assert all(words in limit.how for words in (kind, "does not delegate", "exclude its child groups"))
     assert not limit.struck()
     limit.close()
 

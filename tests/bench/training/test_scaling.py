@@ -7,12 +7,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.training.run import TrainingResult
-from dithc.bench.training.scaling import (
-    ScalingSettings,
-    agreement,
-    contenders_on,
-    curve,
-)
+from dithc.bench.training.scaling import ScalingSettings, agreement, contenders_on, curve
 from dithc.cli import main
 from dithc.model import DiT, flops_per_image
 from tests.ranks import needs_launcher

@@ -10,12 +10,9 @@ from dithc.bench import summary
 from dithc.bench.training.run import TrainingResult
 from dithc.bench.training.stepwise import NAMES, StepwiseSettings, contenders_of, rows_of
 from dithc.cli import main
-from dithc.engine import native
+from tests.ranks import needs_kernels
 
 TINY = ["--override=hidden_size=64", "--override=depth=1", "--override=num_heads=2", "--model", "S/2", "--batch", "2"]
-needs_kernels = pytest.mark.skipif(
-    native.library() is None, reason=f"C kernels are off: {native.load_library().reason}"
-)
 
 
 def machine(cores: int):

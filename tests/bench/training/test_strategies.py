@@ -10,25 +10,13 @@ import pytest
 from dithc.bench import summary
 from dithc.bench.training import strategies
 from dithc.bench.training.run import TrainingResult, ranks_below
-from dithc.bench.training.strategies import (
-    ONE_CLUSTER,
-    cell,
-    contenders_on,
-    sharded,
-)
+from dithc.bench.training.strategies import ONE_CLUSTER, cell, contenders_on, sharded
 from dithc.cli import main
 from tests.ranks import needs_launcher
 
 NAMES = ("cftp", "dp", "dp+tp", ONE_CLUSTER)
-TINY = [
-    "--override=hidden_size=64",
-    "--override=depth=1",
-    "--override=num_heads=2",
-    "--models",
-    "S/2",
-    "--batches",
-    "2",
-]
+TINY = ["--override=hidden_size=64", "--override=depth=1", "--override=num_heads=2"]
+TINY += ["--models", "S/2", "--batches", "2"]
 
 
 def machine(*, dies: int, clusters: int, cores: int):

@@ -141,28 +141,6 @@ def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path
         np.testing.assert_array_equal(read.data[dn != 0], dn[dn != 0].astype(int) + OFFSET)
 
 
-def test_exported_tiles_are_staged_again_as_they_were(tiles, scenes, tmp_path):
-    """The reader of plain arrays reads no-data value and place from the files."""
-    export_images(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
-    (tmp_path / "out/manifest.json").unlink()
-    config = json.loads((tiles.parents[2] / "config.json").read_text())
-    config["datasets"]["set"]["source"] |= {"path": str(tmp_path / "out"), "offset": 0.0, "check_offset": False}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    words = [
-        "--config",
-        str(tmp_path / "config.json"),
-        "--dataset",
-        "set",
-        "--out",
-        str(tmp_path / "again/manifest.json"),
-    ]
-    assert main(["ingest", *words]) == 0
-    first, again = np.load(tiles.parent / "shard-00000.npy"), np.load(tmp_path / "again/stack-00000.npy")
-    np.testing.assert_array_equal(again, first)
-    mask = np.load(tmp_path / "again/stack-00000.mask.npy")
-    np.testing.assert_array_equal(mask[0] == 0, digital_numbers(0)[0, :SIZE, :SIZE] == 0)
-
-
 @pytest.mark.parametrize("codec", ["sd-vae-123456789abc", "diffusers-display-123456789abc"])
 def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
     root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder

@@ -61,10 +61,8 @@ HARMLESS: list[tuple[list[str], list[str | None]]] = [
     (S2, S2),
 ]
 SWAPPED: list[tuple[list[str], list[str | None]]] = [
-    (["B04", "B03", "B02"], ["B02", "B03", "B04"]),
     (["B04", "B03", "B02"], ["B2", "B3", "B4"]),
     (["B3", "B2", "B1"], ["B1", "B2", "B3"]),
-    (["B02", "B01"], ["B01", "B02"]),
     (["B02", "B03", "B04"], ["B08", "B03", "B04"]),
     (["B02", "B03", "B04"], ["red", "green", "blue"]),
     (["B", "G", "R", "NIR"], ["red", "green", "blue", "nir"]),
@@ -72,8 +70,6 @@ SWAPPED: list[tuple[list[str], list[str | None]]] = [
     (["R", "G", "B"], ["nir", "red", "green"]),
     (["B02", "B03"], ["Band 3", "Band 2"]),
     (["B08", "B8A"], ["B8A", "B8"]),
-    (["swir1", "swir2"], ["swir2", "swir1"]),
-    (["VV", "VH"], ["VH", "VV"]),
     (["blue_sr", "green_sr"], ["green_sr", "blue_sr"]),
     ([*S2[:-1], "B12"], [*S2[1:-1], "B11", "B12"]),
     (["B02", "B03", "B04"], [None, None, "B02"]),

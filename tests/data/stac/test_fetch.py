@@ -323,11 +323,7 @@ def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp
 
 @needs_client
 def test_a_token_is_sent_and_told_to_nobody(
-    catalogue: Catalogue,
-    source: Make,
-    tmp_path: Path,
-    no_token: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
+    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     catalogue.token = SECRET
     with pytest.raises(UserError, match=r"does not answer"):

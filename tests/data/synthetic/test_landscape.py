@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dithc.data.synthetic.cover import COUNTRYSIDE, THEMES, VEGETATION, Cover, is_any
+from dithc.data.synthetic.cover import COUNTRYSIDE, THEMES, Cover, is_any
 from dithc.data.synthetic.landscape import grow
-from dithc.data.synthetic.noise import PixelGrid, band_pass, generator, shifted
-from dithc.data.synthetic.spectra import BANDS, SPECTRA_PERCENT, reflectance
+from dithc.data.synthetic.noise import PixelGrid, band_pass, generator
+from dithc.data.synthetic.spectra import reflectance
 
 GRID = PixelGrid(96, 120, 5.0)
 
@@ -18,18 +18,6 @@ def test_band_pass_noise_has_the_wavelength_asked_for() -> None:
     # The spectrum is log-normal around 1 / 32 along each direction; over the plane, where rings of higher frequency are
     # longer, its mean is exp(3 / 2 * width**2) = 1.20 times that.
     assert float((power * frequency).sum() / power.sum()) == pytest.approx(1.20 / 32, rel=0.1)
-
-
-@pytest.mark.parametrize(("down", "right"), [(0, 0), (2, -1), (-3, 2), (99, 0), (0, -99)])
-def test_a_shifted_mask_loses_what_leaves_the_grid(down: int, right: int) -> None:
-    mask = np.zeros((5, 6), dtype=bool)
-    mask[3, 2] = True
-    moved = shifted(mask, down=down, right=right)
-    row, column = 3 + down, 2 + right
-    inside = 0 <= row < 5 and 0 <= column < 6
-    assert moved.sum() == int(inside)
-    if inside:
-        assert moved[row, column]
 
 
 @pytest.mark.parametrize("theme", [COUNTRYSIDE, *THEMES], ids=lambda theme: theme.name)
@@ -55,15 +43,3 @@ def test_themes_show_what_they_are_named_for() -> None:
     assert share("forest", Cover.BROADLEAF, Cover.CONIFER) > 0.8
     assert share("town", Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE) > 0.12
     assert share("fields", Cover.WATER, Cover.ROOF_TILE) == 0
-
-
-def test_spectra_are_physical() -> None:
-    assert set(SPECTRA_PERCENT) == set(Cover)
-    red, near_infrared = BANDS.index("B04"), BANDS.index("B08")
-    for cover, spectrum in SPECTRA_PERCENT.items():
-        assert len(spectrum) == len(BANDS)
-        assert all(0 < value < 60 for value in spectrum)
-        if cover in VEGETATION:
-            assert spectrum[near_infrared] > 2.5 * spectrum[red]
-    water = SPECTRA_PERCENT[Cover.WATER]
-    assert water[near_infrared] < water[red]

@@ -12,9 +12,9 @@ import pytest
 from dithc.cli import main
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.data import Tiles, write_png
+from dithc.data import Tiles, npy_writer, write_png
 from dithc.data.parquet import TableWriter, read_columns, read_rows
-from dithc.data.raster import write_geotiff
+from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.tiles.statistics import Histogram
 from tests.inputs.pictures import read_rgb
 
@@ -104,14 +104,9 @@ def test_pixels_that_no_tile_reaches_are_counted_and_said(
 def test_rows_may_be_asked_for_in_any_order_and_over_shards(
     files: Path, make: Callable[..., Tiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dithc.data.npy_writer
-
-    monkeypatch.setattr(dithc.data.npy_writer, "SHARD_BYTES", 0)
     for number in range(5):
         np.save(files / f"{number}.npy", scene(number))
-    from dithc.data.npy_writer import ShardWriter
-
-    monkeypatch.setattr(ShardWriter.__init__, "__kwdefaults__", {"limit_bytes": 64 * 4 * 8 * 8 * 2})
+    monkeypatch.setattr(npy_writer, "SHARD_BYTES", 64 * 4 * 8 * 8 * 2)
     tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     assert [shard["count"] for shard in tiles.info["shards"]] == [64, 16]
     order = np.array([70, 3, 64, 63, 3, 0])
@@ -214,8 +209,6 @@ def test_tiles_are_rejected_for_what_is_wrong_with_them(
 
 
 def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Path, config: Config) -> None:
-    from dithc.data.raster import read_raster
-
     path = next(safe_folder.glob("*/GRANULE/*/IMG_DATA/*/*_SCL_20m.jp2"))
     classes, info = read_raster(path)
     classes[:] = 4

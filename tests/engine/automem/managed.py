@@ -67,6 +67,16 @@ def loss_of(model: nn.Module, seed: int, *, images: int = 4, inner: nn.Module | 
     return (out**2).mean()
 
 
+def assert_equal(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    for one, two in zip(found, expected, strict=True):
+        assert (one is None) == (two is None)
+        assert one is None or two is None or torch.equal(one, two)
+
+
+def gradients(model: nn.Module) -> list[Tensor | None]:
+    return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
+
+
 @dataclass
 class Run:
     """Results of some steps, compared bit by bit."""
@@ -77,11 +87,8 @@ class Run:
 
     def assert_same(self, other: "Run") -> None:
         assert self.losses == other.losses
-        for one, two in zip(self.weights, other.weights, strict=True):
-            assert torch.equal(one, two)
-        for first, second in zip(self.gradients, other.gradients, strict=True):
-            assert (first is None) == (second is None)
-            assert first is None or second is None or torch.equal(first, second)
+        assert_equal(self.weights, other.weights)
+        assert_equal(self.gradients, other.gradients)
 
 
 def train(
@@ -108,7 +115,7 @@ def train(
         optimizer.step()
     return Run(
         losses=losses,
-        gradients=[None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        gradients=gradients(model),
         weights=[parameter.detach().clone() for parameter in model.parameters()],
     )
 
@@ -154,15 +161,9 @@ def moving_plan(
         del model
         gc.collect()
         tiers.close()
+    moves = {"weights": "copied", "gradients": "slow", "forward_ahead": 1, "backward_ahead": 1}
     units = {
-        name: replace(
-            unit,
-            weights="copied",
-            gradients="slow",
-            saved=("offload",) * len(unit.saved),
-            forward_ahead=1,
-            backward_ahead=1,
-        )
+        name: replace(unit, saved=("offload",) * len(unit.saved), **moves)  # type: ignore[arg-type]
         for name, unit in plan.units.items()
     }
     return replace(plan, units=units)

@@ -95,16 +95,13 @@ class Played:
 
     def is_spared(self, index: int, tensor: SavedTensor) -> bool:
         own = self.num_units - 1 - index
-        alone = (tensor.first_reader if tensor.first_reader is not None else tensor.last_reader) == own
-        return self.decision(index).recompute and not tensor.is_input and alone and tensor.last_reader == own
+        return self.decision(index).recompute and not tensor.is_input and tensor.first == tensor.last_reader == own
 
     def tensors(self):
         for index, unit in enumerate(self.trace.units):
             for tensor in unit.saved:
                 if not self.is_spared(index, tensor):
-                    first = tensor.first_reader if tensor.first_reader is not None else tensor.last_reader
-                    offloaded = self.decision(index).saved[tensor.ordinal] == "offload"
-                    yield index, tensor, first, offloaded
+                    yield index, tensor, tensor.first, self.decision(index).saved[tensor.ordinal] == "offload"
 
     def due(self, turn: int) -> list[tuple[Hashable, int]]:
         """Return the loads that must start at a turn."""
@@ -202,15 +199,8 @@ def traces(draw: strategies.DrawFn) -> Trace:
         saved = []
         for ordinal in range(draw(number(0, 3))):
             first = draw(number(0, own)) if draw(number(0, 3)) == 0 else own
-            saved.append(
-                SavedTensor(
-                    ordinal=ordinal,
-                    bytes=draw(number(0, 99)),
-                    last_reader=own,
-                    first_reader=first,
-                    is_input=ordinal == 0,
-                )
-            )
+            readers = {"last_reader": own, "first_reader": first}
+            saved.append(SavedTensor(ordinal=ordinal, bytes=draw(number(0, 99)), is_input=ordinal == 0, **readers))
         names = [f"w{index}.{part}" for part in range(draw(number(0, 2)))] + ["shared"] * (draw(number(0, 4)) == 0)
         weights = [
             Weight(name=name, bytes=40)

@@ -17,7 +17,18 @@ from torch import Tensor, nn
 from dithc.engine.automem import AutoMem
 from dithc.engine.memory import CopyEngine, Tiers, TierSpec
 from dithc.model import DiT
-from tests.engine.automem.managed import MIB, assert_moved, dit, loss_of, managed, moving_plan, train, used_bytes
+from tests.engine.automem.managed import (
+    MIB,
+    assert_equal,
+    assert_moved,
+    dit,
+    gradients,
+    loss_of,
+    managed,
+    moving_plan,
+    train,
+    used_bytes,
+)
 
 pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
@@ -41,16 +52,6 @@ def warm(model: nn.Module) -> nn.Module:
     loss_of(model, 0).backward()
     model.zero_grad()
     return model
-
-
-def gradients(model: nn.Module) -> list[Tensor | None]:
-    return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
-
-
-def assert_equal(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
-    for one, two in zip(found, expected, strict=True):
-        assert (one is None) == (two is None)
-        assert one is None or two is None or torch.equal(one, two)
 
 
 def assert_gradients_of(model: nn.Module, action: Callable[[nn.Module], object]) -> None:
@@ -174,16 +175,9 @@ def fail_backward(model: nn.Module) -> None:
     hook.remove()
 
 
-def test_exception_in_forward(model: nn.Module) -> None:
-    fail_forward(model)
-    fast = managed(model).tiers.fast
-    assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
-    for _ in range(2):
-        assert_right(model)
-
-
-def test_exception_in_backward(model: nn.Module) -> None:
-    fail_backward(model)
+@pytest.mark.parametrize("fail", [fail_forward, fail_backward])
+def test_exception_in_a_pass(model: nn.Module, fail: Callable[[nn.Module], None]) -> None:
+    fail(model)
     fast = managed(model).tiers.fast
     assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
     model.zero_grad()

@@ -8,17 +8,17 @@ import torch
 
 from dithc.engine.automem import AutoMem
 from dithc.engine.memory import CopyEngine, Tiers, allocator
-from tests.engine.automem.managed import dit, loss_of, managed, train, unmanaged
+from tests.engine.automem.managed import assert_equal, dit, gradients, loss_of, managed, train, unmanaged
 from tests.engine.automem.test_faults import fail_backward
 from tests.engine.memory import modes
 
 LARGE = 1 << 20  # elements of fp32: 4 MiB, which the mode serves
+pytestmark = pytest.mark.slow
+needs_allocator = pytest.mark.skipif(not allocator.available(), reason=f"torch's allocator: {allocator.reason()}")
 
 
-@pytest.mark.slow
+@needs_allocator
 def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tiers: Callable[..., Tiers]) -> None:
-    if not allocator.available():
-        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     tiers = make_tiers(24)
     model = AutoMem(dit(), tiers=tiers)
     before = modes.counters().num_served
@@ -33,10 +33,8 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
     assert float(torch.ones(LARGE).sum()) == LARGE
 
 
-@pytest.mark.slow
+@needs_allocator
 def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
-    if not allocator.available():
-        pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     seen: list[bool] = []
 
     class Inner(torch.autograd.Function):
@@ -59,7 +57,6 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
     assert (seen, modes.is_on()) == ([True], False)
 
 
-@pytest.mark.slow
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
     """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
@@ -81,7 +78,6 @@ def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..
     assert managing.counters().loaded_bytes == managing.counters().hits == 0
 
 
-@pytest.mark.slow
 def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callable[..., Tiers]) -> None:
     model, plain = AutoMem(dit(), tiers=make_tiers(24)), dit()
     for seed in (1, 2):
@@ -91,12 +87,9 @@ def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callab
     managed(model).close()
     loss.backward()
     loss_of(plain, 3).backward()
-    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
-        assert (one.grad is None) == (two.grad is None)
-        assert one.grad is None or two.grad is None or torch.equal(one.grad, two.grad)
+    assert_equal(gradients(model), gradients(plain))
 
 
-@pytest.mark.slow
 def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
     for seed in (6, 7):

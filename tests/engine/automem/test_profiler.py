@@ -48,7 +48,7 @@ def traced(model: nn.Module, tiers: Tiers) -> Trace:
     return found.trace
 
 
-def test_units_weights_and_saved_tensors_are_those_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
+def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
     trace = traced(Skipping(), make_tiers(64))
     assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
     assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
@@ -56,18 +56,12 @@ def test_units_weights_and_saved_tensors_are_those_of_the_model(make_tiers: Call
     saved = [[(one.bytes, one.is_input, one.first, one.last_reader) for one in unit.saved] for unit in trace.units]
     tensor = ROWS * WIDTH * 4
     assert saved == [[], [(tensor, True, 0, 2)], [(tensor, True, 1, 1)], []]
-
-
-def test_bytes_taken_are_those_of_outputs_and_gradients(make_tiers: Callable[..., Tiers]) -> None:
-    trace = traced(Skipping(), make_tiers(64))
-    tensor, weight = ROWS * WIDTH * 4, WIDTH * WIDTH * 4
+    weight = WIDTH * WIDTH * 4
     for unit in trace.units:
-        assert unit.forward_bytes >= tensor
-        assert unit.forward_seconds > 0
-        assert unit.backward_seconds > 0
+        assert tensor <= unit.forward_bytes <= 2 * tensor, "its output, and memory during the product"
+        assert unit.backward_bytes >= weight
+        assert min(unit.forward_seconds, unit.backward_seconds) > 0
         assert all(one.resting_bytes == weight for one in unit.weights)
-    assert all(unit.backward_bytes >= weight for unit in trace.units)
-    assert all(unit.forward_bytes <= 2 * tensor for unit in trace.units)
     assert trace.outside_bytes == 0
     assert not trace.gradients_persist
 

@@ -20,18 +20,17 @@ from dithc.engine.doctor import CheckResult, mpi_slurm, run_checks
 from dithc.engine.doctor import machine as machine_checks
 from dithc.engine.doctor.disabled_features import switched_off
 from dithc.engine.doctor.mpi_slurm import allocation, judge_mpi, slurm
-from dithc.engine.doctor.plugins import extensions_of_packages
 from dithc.engine.doctor.software import (
     OPENMP_KINDS,
     binding,
     compilers,
+    extensions_of_packages,
     loaded_libraries,
     of_kinds,
     runtime_troubles,
     threads,
     versions,
 )
-from dithc.engine.doctor.tiers import memory_tiers
 from dithc.engine.hardware import description, discover_machine
 from dithc.engine.hardware.machine import HugePages, MemoryTier, NumaNode
 from tests.brought import bring
@@ -297,7 +296,7 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
     (without,) = switched_off(machine, HERE, environment={})
     assert "C kernels" in without.facts
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30) for kind in ("ddr", "on-package"))
-    (unknown,) = memory_tiers(replace(machine, tiers=tiers), HERE)
+    (unknown,) = machine_checks.memory_tiers(replace(machine, tiers=tiers), HERE)
     assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warn", True)
 
 
@@ -311,7 +310,7 @@ def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path)
         (machine, machine.tiers[0].kind if machine.tiers else "memory", 1),
         (budgeted, "on-package 15.0 GiB on node(s) 0, ", 2),
     ):
-        (finding,) = memory_tiers(here, tmp_path)
+        (finding,) = machine_checks.memory_tiers(here, tmp_path)
         assert (finding.level, finding.text.startswith(start), len(finding.facts)) == ("ok", True, names)
         assert all(fact["copy_bytes_per_second"] > 0 for fact in finding.facts.values())
         assert finding.text.count("huge pages, copies at ") == names

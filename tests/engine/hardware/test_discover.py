@@ -77,19 +77,6 @@ def test_an_unlimited_group_limits_nothing(flat_machine):
     assert limits.memory_available_bytes == 32 << 30
 
 
-def test_a_slurm_step_is_held_by_its_cpuset_and_the_memory_of_its_job(flat_machine):
-    tree = flat_machine(num_cores=8, allowed="2-5")
-    step = "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0"
-    tree.write("proc/self/cgroup", f"0::{step}")
-    tree.write("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw")
-    tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/cpuset.cpus.effective", "2-5")
-    tree.write("sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/memory.max", str(16 << 30))
-    tree.write(f"sys/fs/cgroup{step}/memory.max", "max")
-    machine = discover_machine(tree.root)
-    assert [core.cpus[0] for core in machine.visible_cores] == [2, 3, 4, 5]
-    assert machine.limits.memory_limit_bytes == 16 << 30
-
-
 def test_a_group_beside_the_mounted_part_is_not_taken_for_one_inside(flat_machine):
     tree = flat_machine(num_cores=2)
     tree.write("proc/self/cgroup", "4:memory:/boxer")

@@ -246,16 +246,6 @@ def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
     assert [one() for one in gone] == [None, None]
 
 
-def test_drain_finishes_everything_and_drops_it(copies):
-    source = numbers(PART // 4)
-    targets = [torch.empty_like(source) for _ in range(6)]
-    for index, target in enumerate(targets):
-        copies.submit(target, source, stream=("load", "offload")[index % 2])
-    copies.drain()
-    assert all(torch.equal(target, source) for target in targets)
-    assert not copies._engine.kept
-
-
 def test_many_python_threads_share_one_engine(copies):
     wrong = []
 

@@ -1,7 +1,6 @@
 """Tests of the pool: ordinary tensors, with memory reused after the last one is freed on any thread."""
 
 import ctypes
-import itertools
 import os
 import signal
 import subprocess
@@ -129,40 +128,6 @@ def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool
     assert take(8 * MEBI) == gone
     assert ctypes.string_at(gone, 8 * MEBI).count(0) == 8 * MEBI
     assert ctypes.string_at(kept, 2 * MEBI).count(7) == ctypes.string_at(above, 2 * MEBI).count(7) == 2 * MEBI
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.slow
-def test_blocks_of_a_random_sequence_never_overlap_and_keep_their_content(pool, blocks, seed):
-    take, give = blocks
-    random, live, start = Random(seed), {}, take(4096)
-    give(start)
-    for turn in range(1500):
-        if live and (len(live) > 60 or random.random() < 0.45):
-            address = random.choice(list(live))
-            bytes_, mark = live.pop(address)
-            for end in (address, address + bytes_ - 8):
-                assert ctypes.c_int64.from_address(end).value == mark
-            give(address)
-        else:
-            bytes_ = random.choice((8, 4096, 5000, 70_000, MEBI, 2 * MEBI, 2 * MEBI + 1, 9 * MEBI))
-            address = take(bytes_)
-            assert address % 4096 == 0
-            for end in (address, address + bytes_ - 8):
-                ctypes.c_int64.from_address(end).value = turn
-            live[address] = bytes_, turn
-        if turn % 100 == 0:
-            spans = sorted((address, address + bytes_) for address, (bytes_, _) in live.items())
-            assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(spans))
-            assert pool.counters().used_bytes == sum(-(-bytes_ // 4096) * 4096 for bytes_, _ in live.values())
-            if turn % 300 == 0:
-                pool.trim()
-    for address in live:
-        give(address)
-    assert pool.counters().used_bytes == 0
-    pool.trim()
-    assert pool.counters().idle_bytes == 0
-    assert take(512 * MEBI) == start  # everything is one free block again
 
 
 @pytest.mark.parametrize("bytes_", [1 << 46, (1 << 63) - 1, -1])

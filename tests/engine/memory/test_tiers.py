@@ -5,9 +5,6 @@ import gc
 import logging
 import os
 import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -127,36 +124,6 @@ def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
     assert tiers.slow.mapping() is None
 
 
-@needs_library
-def test_budget_holds_at_every_moment_that_another_thread_looks(tmp_path):
-    tiers = Tiers([memory(8 * MEBI), file(tmp_path, 64 * MEBI)])
-    seen, wrong, is_over = [], [], threading.Event()
-
-    def look():
-        while not is_over.is_set():
-            counters = tiers.fast.counters()
-            seen.append(counters.backed_bytes)
-            if max(counters.backed_bytes, counters.peak_backed_bytes) > 8 * MEBI:
-                wrong.append(counters)
-
-    def work(value):
-        for i in range(60):
-            tensor = tiers.fast.empty((MEBI // 4 * (1 + (i + value) % 4),), torch.float32).fill_(value)
-            if not bool((tensor == value).all()):
-                wrong.append(value)
-
-    workers = [threading.Thread(target=work, args=(value,)) for value in range(4)]
-    watcher = threading.Thread(target=look)
-    for thread in (watcher, *workers):
-        thread.start()
-    for thread in workers:
-        thread.join()
-    is_over.set()
-    watcher.join()
-    assert (wrong, max(seen) > 0) == ([], True)
-    assert [tier.counters().used_bytes for tier in tiers] == [0, 0]
-
-
 # ------------------------------------------------------------------------------------------------------------------- files
 
 
@@ -171,28 +138,6 @@ def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == num_open
     assert float(kept.fill_(4).mean()) == 4  # the mapping keeps the file
-
-
-KILLED = """
-import sys, torch
-from pathlib import Path
-from dithc.engine.memory import Tiers, TierSpec
-tiers = Tiers([TierSpec(name="file", kind="file", budget_bytes=8 << 20, folder=Path(sys.argv[1]))])
-kept = tiers.fast.empty((1 << 20,), torch.float32).fill_(1)
-print("here", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-@needs_library
-def test_nothing_of_a_file_is_left_after_a_kill(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdout.readline() == b"here\n"
-    assert os.listdir(tmp_path) == []
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    assert os.listdir(tmp_path) == []
 
 
 @needs_library

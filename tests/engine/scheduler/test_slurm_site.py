@@ -50,18 +50,9 @@ def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> Non
     text, notes = profile_text("site", SITE, SITE.partitions[0], dies=4, nodes=2, account="acc")
     (tmp_path / "config.yaml").write_text(text)
     machine, content = load_machine(tmp_path)
-    assert (machine.ranks_per_node, machine.cpus_per_rank, machine.cpus_per_node, machine.memory_per_node_mb) == (
-        4,
-        10,
-        40,
-        128000,
-    )
-    assert (machine.scheduler, machine.nodes, machine.max_walltime_minutes, machine.stop_before_walltime) == (
-        "slurm",
-        2,
-        2190,
-        True,
-    )
+    assert (machine.ranks_per_node, machine.cpus_per_rank, machine.cpus_per_node) == (4, 10, 40)
+    assert (machine.scheduler, machine.nodes, machine.memory_per_node_mb) == ("slurm", 2, 128_000)
+    assert (machine.max_walltime_minutes, machine.stop_before_walltime) == (2190, True)
     assert content["default-resources"]["slurm_account"] == "acc"
     assert content["slurm-status-command"] == "squeue", "finished jobs stay 300 s in the queue"
     assert any("nodes differ" in note for note in notes)
@@ -101,7 +92,11 @@ def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, 
     assert all(finding.fix for finding in found if finding.level != "ok")
 
 
-@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser"])
+IN_VAIN = ("PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser")
+LIMITS = ("QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit", "AssocMaxWallDurationPerJobLimit")
+
+
+@pytest.mark.parametrize("reason", [*IN_VAIN, *LIMITS])
 def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> None:
     assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=reason)) is not None
     assert explain_blocked(SchedulerJob(id="1", state="RUNNING", reason=reason)) is None

@@ -14,16 +14,7 @@ from dithc.evaluate.extractors.extractor import resize_images
 
 
 def make(network: Callable[[torch.Tensor], torch.Tensor]) -> Extractor:
-    return Extractor(
-        name="n",
-        kind="torchscript",
-        sha256="",
-        num_features=2,
-        resize="none",
-        comparable=False,
-        note="",
-        network=network,
-    )
+    return Extractor(name="n", kind="torchscript", sha256="", num_features=2, note="", network=network)
 
 
 @pytest.mark.parametrize("size", [17, 299])

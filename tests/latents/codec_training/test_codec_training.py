@@ -126,7 +126,7 @@ def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations
 
 
 def test_tile_size_must_be_a_multiple_of_the_factor(tmp_path, fake_tiles):
-    with pytest.raises(UserError, match="multiple of 4"):
+    with pytest.raises(UserError, match="multiples of 4"):
         train_codec(settings(downsampling_factor=4), fake_tiles(size=18), tmp_path, seed=0)
 
 

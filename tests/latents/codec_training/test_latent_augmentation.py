@@ -4,28 +4,14 @@ import json
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 
-from dithc.config import codecs
 from dithc.core.logging import read_metrics
-from dithc.latents import apply_view
 from dithc.latents.codec_training.latent_augmentation import MOST_NOISE, eased
 from dithc.latents.codec_training.training import train_codec
-from dithc.latents.views import turned
-
-
-def settings(**changes):
-    small = {
-        "downsampling_factor": 2,
-        "hidden_channels": 8,
-        "latent_channels": 4,
-        "steps": 6,
-        "batch_size": 4,
-        "train_dataset": "planes",
-    }
-    return codecs.KlVaeConfig(kind="kl-vae", **{**small, **changes})
+from dithc.latents.views import apply_view
+from tests.latents.codec_training.test_codec_training import settings
 
 
 def numbers(*shape, seed=0):
@@ -35,12 +21,6 @@ def numbers(*shape, seed=0):
 def kinds(chosen, steps, *, seed=0):
     z, x = numbers(1, 4, 4, 4), numbers(1, 3, 8, 8)
     return [eased(z, x, chosen, seed=seed, step=step)[0] for step in range(steps)]
-
-
-@pytest.mark.parametrize("view", range(8))
-def test_turned_tensor_is_the_view_of_the_array(view):
-    x = numbers(2, 3, 5, 5)
-    assert np.array_equal(turned(x, view).numpy(), apply_view(x.numpy(), view))
 
 
 def test_steps_are_of_each_kind_in_the_shares_asked_for():
@@ -68,7 +48,7 @@ def test_kinds_follow_from_seed_and_step_alone():
 def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations, turns, halves):
     z, x = numbers(1, 2, side, side), numbers(1, 3, 2 * side, 2 * side)
     chosen, steps = settings(equivariance=1.0, orientations=orientations), 400
-    expected = [(turned(z, view), turned(x, view)) for view in range(1, 1 + turns)]
+    expected = [(apply_view(z, view), apply_view(x, view)) for view in range(1, 1 + turns)]
     if halves:
         middle = [one.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean(dim=(3, 5)) for one in (z, x)]
         expected.append((middle[0], middle[1]))
@@ -123,12 +103,12 @@ def test_channel_without_spread_gets_no_noise_and_no_gradient_that_is_not_finite
 
 @pytest.mark.slow
 def test_steps_before_the_first_changed_one_are_those_of_a_plain_training(tmp_path, fake_tiles):
-    chosen = settings(equivariance=0.25, latent_noise=0.25)
+    chosen = settings(steps=6, equivariance=0.25, latent_noise=0.25)
     found = kinds(chosen, 6, seed=2)
     first = next(step for step, kind in enumerate(found) if kind != "plain")
     assert first > 0
     assert set(found) == {"plain", "equivariant", "noisy"}
-    for name, one in [("plain", settings()), ("easier", chosen), ("again", chosen)]:
+    for name, one in [("plain", settings(steps=6)), ("easier", chosen), ("again", chosen)]:
         train_codec(one, fake_tiles(), tmp_path / name, seed=2)
     plain, easier = (read_metrics(tmp_path / name / "metrics") for name in ("plain", "easier"))
     losses = [[row["loss"] for row in rows] for rows in (plain, easier)]

@@ -81,7 +81,6 @@ def network(name: str, **settings: Any) -> Any:
 
 
 def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[Any, Path]:
-    """Return the network and its folder."""
     net = network(name, **(settings or KL))
     net.save_pretrained(folder / "net")
     return net, folder / "net"

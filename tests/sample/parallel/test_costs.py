@@ -124,11 +124,6 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
         planner.rank_degrees(CostModel(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
 
 
-def test_a_network_without_kernels_shares_nothing_in_memory() -> None:
-    found = best_degrees(work_of(256, branches=1, in_memory=False), ranks=2, ranks_a_node=2, rates=PAGE)
-    assert found == ParallelDegrees(ulysses=2)
-
-
 def test_images_without_a_network_are_dealt_alone() -> None:
     rates = MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees(data=2)

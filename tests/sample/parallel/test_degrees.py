@@ -5,7 +5,6 @@ import pytest
 from dithc.core.logging import UserError
 from dithc.model import DiTConfig
 from dithc.sample.parallel import ParallelDegrees, SamplingWork, best_degrees
-from dithc.sample.parallel.rank_set import cut, starts
 
 
 def shards(images: int) -> list[int]:
@@ -79,12 +78,3 @@ def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
 def test_more_ranks_than_tokens_are_refused() -> None:
     with pytest.raises(UserError, match="4 ranks for 3 tokens"):
         best_degrees(SamplingWork(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})
-
-
-@pytest.mark.parametrize(("count", "size"), [(7, 3), (2, 4), (0, 2), (9, 3)])
-def test_parts_are_even_and_cover_everything(count, size) -> None:
-    lengths = cut(count, size)
-    assert sum(lengths) == count
-    assert max(lengths) - min(lengths) <= 1
-    assert sorted(lengths, reverse=True) == lengths
-    assert starts(lengths) == [sum(lengths[:i]) for i in range(size)]

@@ -25,7 +25,6 @@ NAMES = [f"val_loss_{k}" for k in range(NUM_TIMES)]
 
 @pytest.fixture
 def held(make_latents, tmp_path: Path) -> Path:
-    """Return latents with held-out rows."""
     return make_latents(tmp_path / "held-out", held_out=HELD_OUT)
 
 

@@ -199,7 +199,6 @@ def test_the_parts_of_the_ranks_make_up_every_matrix(holding):
     weights = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
 
     def own(name: str, rank: int) -> torch.Tensor:
-        """Return a rank's run of a weight."""
         if isinstance(holding, RunHolding):
             run = holding.zero.run_of(name, rank)
             return weights[name].reshape(-1)[run.start : run.start + run.count]

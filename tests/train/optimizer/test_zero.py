@@ -87,7 +87,7 @@ class TestOnSeveralRanks:
 
 @pytest.mark.parametrize(
     ("layout", "settings"),
-    [(RankGrid(name="dp+tp", size=2, tensor_size=2), {}), (RankGrid(name="dp", size=2), {"gradient_sync": "ddp"})],
+    [(RankGrid(name="dp+tp", size=2, tensor_size=2), {}), (RankGrid(name="dp", size=2), {"gradients": "ddp"})],
 )
 def test_strategies_that_cannot_share_the_state_refuse(layout, settings):
     with pytest.raises(UserError, match="sharding zero1"):

@@ -13,18 +13,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dithc.config import training
+from dithc.config import MachineConfig, training
 from dithc.core.tensor_files import assemble
 from dithc.engine.comm import CommConfig, Group, connect_ranks
 from dithc.engine.comm.gradients import buckets
 from dithc.engine.comm.launch import exit_report
 from dithc.latents import Batch
 from dithc.model import DiT
-from dithc.train.checkpoints.state import TrainingState, initial_state
+from dithc.train.checkpoints.state import TrainingState
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.step.step import Trainer, prepare_strategy
+from dithc.train.pipeline import trainer_of
+from dithc.train.step.step import Trainer
 from dithc.train.strategies.layout import RankGrid
-from dithc.train.strategies.strategy import Strategy
 
 SIDE, CLASSES = 8, 3
 MODEL = {"hidden_size": 32, "depth": 2, "num_heads": 2}
@@ -32,8 +32,6 @@ STEPS = 4
 
 
 class Source:
-    """Source of images determined by the step."""
-
     def __init__(self, images: int) -> None:
         self._images = images
 
@@ -90,14 +88,10 @@ def prepare(
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     source, memory = Source(run.global_batch_size), memory or TrainingMemory()
     layout = RankGrid(name="dp", rank=group.rank, size=group.size)
-    strategy = Strategy(memory.wrap(model, run), layout, sharding=sharding)
-    memory.join(strategy)
-    with memory.paused():
-        prepare_strategy(strategy, source, run)
-    state = initial_state(model, run, strategy, home=memory.home)
+    machine = MachineConfig(sharding=sharding)
+    trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
     memory.follow(state)
-    parts = {"strategy": strategy, "optimizer": state.optimizer, "ema": state.ema, "memory": memory}
-    return Trainer(run=run, source=source, group=group, **parts), state
+    return trainer, state
 
 
 def train(trainer: Trainer, state: TrainingState, *, until: int) -> list[dict[str, float]]:
@@ -184,7 +178,7 @@ def late_copied_weights(group: Group) -> None:
         ahead = {"weights": "copied", "forward_ahead": 1, "backward_ahead": 1}
         return replace(found, units={name: replace(decision, **ahead) for name, decision in found.units.items()})
 
-    managers = importlib.import_module("dithc.engine.automem.get_manager")
+    managers = importlib.import_module("dithc.engine.automem.manager")
     gather, true_plan = dist.all_gather_single, managers.plan_of
     run, wide = run_of(group), {"hidden_size": 128}
     plain = prepare(group, "none", run, **wide)

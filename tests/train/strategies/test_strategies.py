@@ -35,7 +35,7 @@ with connect_ranks(int(sys.argv[2]), timeout_seconds=600) as group, open(sys.arg
     if dies > 1:  # a node of so many dies, of one cluster for each of their ranks; each rank sees the core it is bound to
         node = discover_machine()
         core = dataclasses.replace(node.visible_cores[0], index=group.rank, die=group.rank * dies // group.size)
-        strategy.discover = lambda: dataclasses.replace(node, cores=(core,))
+        strategy.discover_machine = lambda: dataclasses.replace(node, cores=(core,))
     assert all(train(job, group) == 0 for job in jobs)
 """
 
@@ -200,7 +200,6 @@ def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
     grid = [layout_of("dp+tp", rank=rank, size=32, first_ranks=firsts, dies=4) for rank in range(len(firsts))]
     assert {layout.tensor_size for layout in grid} == {4}
     assert [layout.data_rank for layout in grid] == [rank // 4 for rank in range(32)]
-    assert [layout.tensor_rank for layout in grid[:5]] == [0, 1, 2, 3, 0]
     assert layout_of("dp", rank=5, size=32, first_ranks=firsts, dies=4).data_size == 32
 
 

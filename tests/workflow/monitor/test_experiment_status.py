@@ -48,7 +48,7 @@ def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(
     status = ExperimentMonitor(folder).look()
     assert {one.state for one in status.standings} == {"waiting"}
     assert standing(status, "synthesize landscape").words == "not started"
-    assert standing(status, "tiles landscape").words == "for stage landscape"
+    assert standing(status, "tiles landscape").words == "for ingest landscape"
     assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
     assert "no active driver" in format_status(status)[-1]
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.core.artifacts import atomic_files
-from dithc.core.artifacts.atomic_files import extra_metrics, flush, is_stream
+from dithc.core.artifacts.atomic_files import flush, is_stream, unused_name
 from dithc.core.artifacts.outputs.listing import MARKER_DEPTH, TEMPORARY, FileList, files_of
 from dithc.core.artifacts.outputs.scratch import make_scratch, remove
 from dithc.core.integrity import has_checksum
@@ -23,16 +23,10 @@ log = get_logger(__name__)
 
 
 class OutputFolder(FileList):
-    """Output folder of one stage."""
-
     def check(self, *, stage: str | None = None, name: str | None = None) -> dict[str, int | None]:
-        """Reject a folder that holds files of the user or of another stage or name; None accepts all.
+        """Return the size of each file that may be replaced, by relative path; None for an unknown size.
 
-        Returns:
-            Size of each file that may be replaced, by relative path; None for an unknown size.
-
-        Raises:
-            UserError: The folder has another owner, or contains a file that neither marker nor manifest lists.
+        UserError for another owner (None accepts all), or a file that neither marker nor manifest lists.
         """
         self.check_owner(stage=stage, name=name)
         owned = self._owned()
@@ -103,7 +97,7 @@ class OutputFolder(FileList):
         self._recover()
         self.check(stage=stage, name=name)
         try:
-            temporary = extra_metrics(self.folder)
+            temporary = unused_name(self.folder)
             try:
                 make_scratch(temporary)
                 yield temporary
@@ -239,9 +233,7 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path for a single file, such as the file of `--json`; streams are written directly.
 
     The marker lists the file with its size before the file gets its name. With `of`, the marker of that file is used.
-
-    Raises:
-        UserError: A file with this name exists, or appears meanwhile, and dithc did not write it.
+    UserError if a file with this name exists, or appears meanwhile, and dithc did not write it.
     """
     if is_stream(path):
         with atomic_files.atomic_replace(path) as temporary:

@@ -52,7 +52,8 @@ class CalibrationResult:
 
 
 def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, of: Acquisition) -> CalibrationResult:
-    """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). Refused without coefficients."""
+    """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). SceneRejectedError without
+    coefficients."""
     gain, offset, said = _coefficients(source, of)
     facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
     if source.calibrate == "radiance":

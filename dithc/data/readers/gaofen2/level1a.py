@@ -155,7 +155,7 @@ class Orthorectifier:
     def _registered(
         self, path: Path, bands: F32, pan: F32, valid: Mask, *, step_m: float, native_m: float
     ) -> dict[str, Any]:
-        """Measure the panchromatic shift on a grid of `step_m`; raise Refused beyond `max_shift`."""
+        """Measure the panchromatic shift on a grid of `step_m`; raise SceneRejectedError beyond `max_shift`."""
         found = shift_between(bands.mean(axis=0, dtype=np.float64), pan.astype(np.float64), valid)
         if found is None:
             log.warning(f"{path.name}: too little detail to check the registration of the panchromatic image")
@@ -179,7 +179,7 @@ def xml_beside(raster: Path) -> Path | None:
 
 
 def panchromatic_files(path: Path) -> list[Path]:
-    """Return panchromatic image, coefficients and optional metadata of a product; Refused if one is not unique."""
+    """Return panchromatic image, coefficients and optional metadata of a product; SceneRejectedError if one is not unique."""
     name = MULTISPECTRAL.sub("", path.name)
     found = [
         one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
@@ -238,7 +238,6 @@ def pixel_m(rpc: Rpc) -> float:
 
 
 def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
-    """Read the coefficients of an image and check them against its metadata."""
     rpc = read_rpc(path)
     check_covers(rpc, path, height=info.height, width=info.width)
     if metadata is not None:
@@ -248,7 +247,7 @@ def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
 
 
 def _check_size(metadata: Element, *, height: int, width: int) -> None:
-    """Raise Refused if size and XML of the image differ, because cropping or padding moves pixels."""
+    """Raise SceneRejectedError if size and XML of the image differ, because cropping or padding moves pixels."""
     told = [find_text(metadata, name) for name in ("HeightInPixels", "WidthInPixels")]
     if any(text and text != str(side) for text, side in zip(told, (height, width), strict=True)):
         raise _contradiction(
@@ -257,7 +256,8 @@ def _check_size(metadata: Element, *, height: int, width: int) -> None:
 
 
 def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
-    """Raise Refused if the corners by coefficients and XML differ by more than terrain explains; digits have no checksum."""
+    """Raise SceneRejectedError if the corners by coefficients and XML differ by more than terrain explains; digits have no
+    checksum."""
     told = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
     try:
         longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in told)
@@ -275,13 +275,9 @@ def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> N
 
 
 def _contradiction(*, got: str, expected: str) -> SceneRejectedError:
-    return SceneRejectedError(
-        Reason.GRID_MISMATCH,
-        "the files of the product contradict each other",
-        got=got,
-        expected=expected,
-        fix="unpack or download the product again: one of its files is damaged or belongs to another product",
-    )
+    fix = "unpack or download the product again: one of its files is damaged or belongs to another product"
+    what = "the files of the product contradict each other"
+    return SceneRejectedError(Reason.GRID_MISMATCH, what, got=got, expected=expected, fix=fix)
 
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:

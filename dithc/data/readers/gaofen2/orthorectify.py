@@ -170,9 +170,5 @@ def _told(what: str) -> Iterator[None]:
 def _no_dem(
     path: Path, *, got: str, fix: str = "correct `source.dem`, or set a constant height with `source.height_m`"
 ) -> UserError:
-    return user_error(
-        f"{path} (`source.dem`) cannot be used as heights",
-        got=got,
-        expected=f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters",
-        fix=fix,
-    )
+    expected = f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters"
+    return user_error(f"{path} (`source.dem`) cannot be used as heights", got=got, expected=expected, fix=fix)

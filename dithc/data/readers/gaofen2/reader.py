@@ -29,7 +29,7 @@ from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id,
 from dithc.data.readers.rasters import RasterPixels, check_dtype, placed, read_pixels
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import Mask, Reason, Scene, SceneRejectedError, Units
-from dithc.data.xml import Element, find_text, read_xml
+from dithc.data.xml import Element, find_text, read_xml, sun_position
 
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
@@ -166,20 +166,11 @@ def _facts(root: Element | None) -> dict[str, Any]:
     if root is None:
         return {}
     found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
-    return {**found, **_sun(root)}
-
-
-def _sun(root: Element) -> dict[str, float]:
-    """Return elevation and azimuth of the sun in degrees; empty without plausible values in the XML."""
-    with suppress(ValueError):
-        zenith, azimuth = (float(find_text(root, name) or "") for name in ("SolarZenith", "SolarAzimuth"))
-        if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
-            return {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
-    return {}
+    return {**found, **sun_position(root, "SolarZenith", "SolarAzimuth")}
 
 
 def _check_name(path: Path, facts: dict[str, Any]) -> None:
-    """Raise Refused if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
+    """Raise SceneRejectedError if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
     named = PRODUCT.match(path.name)
     if named is None:
         return

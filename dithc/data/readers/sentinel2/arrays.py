@@ -95,7 +95,7 @@ class Sentinel2ArrayReader:
 
 
 def check_type(pixels: Array, *, units: str) -> None:
-    """Raise Refused for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
+    """Raise SceneRejectedError for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
     kind, fix = pixels.dtype.kind, "correct `units`, or save the file again"
     expected = (
         f"{'integers of 16 bits or more, or integral floats,' if units == 'dn' else 'floats'} for `units: {units}`"
@@ -114,13 +114,8 @@ def check_type(pixels: Array, *, units: str) -> None:
             got += f" with fractions, values {finite.min():.4g} to {finite.max():.4g}"
             fix = "set `units: reflectance` if 1.0 is full reflectance"
     if not fits:
-        raise SceneRejectedError(
-            Reason.WRONG_DTYPE,
-            "the type of the pixels contradicts the declared units",
-            got=got,
-            expected=expected,
-            fix=fix,
-        )
+        what = "the type of the pixels contradicts the declared units"
+        raise SceneRejectedError(Reason.WRONG_DTYPE, what, got=got, expected=expected, fix=fix)
 
 
 def check_range(pixels: Array, invalid: Array) -> None:
@@ -138,7 +133,7 @@ def check_range(pixels: Array, invalid: Array) -> None:
 def check_offset(
     pixels: Iterable[Array], invalid: Iterable[Array], *, bands: list[str], offset: float, per_unit: float
 ) -> None:
-    """Raise Refused, with the values, if the declared offset contradicts them.
+    """Raise SceneRejectedError, with the values, if the declared offset contradicts them.
 
     The offset of processing baseline 04.00 is -1000 DN (-0.1 in reflectance). Unless it is applied, no band is darker
     than about 0.1, and the entire cirrus band has values. If it is applied twice, entire bands are negative. `pixels`

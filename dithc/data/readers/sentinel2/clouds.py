@@ -28,7 +28,7 @@ SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
 
 
 def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductCloudsConfig, grid: Grid, mask: Array) -> None:
-    """Mark invalid and cloudy pixels of a product's masks in (H, W); raise Refused for another grid or type."""
+    """Mark invalid and cloudy pixels of a product's masks in (H, W); raise SceneRejectedError for another grid or type."""
     if SCENE_CLASSIFICATION in files:
         (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
         for top in range(0, len(mask), STRIP_ROWS):  # by strips, because numpy classifies with 8 bytes per pixel

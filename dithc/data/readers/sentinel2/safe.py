@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class Painter:
     """Base of readers of Sentinel-2 scenes, which resamples bands to one grid in `canvas` while the next is decoded."""
 
     source: datasets.Sentinel2Source | datasets.Sentinel2StacSource
+    folder: Path
     canvas: PixelBuffer
     _masks: SceneMasks
 
@@ -66,9 +68,15 @@ class Painter:
         numbers: DnScaling,
         *,
         level: Level,
-        masks_of: Path,
-    ) -> tuple[Array, Array, Georeference, list[Path]]:
-        """Return int16 reflectance (C, H, W), mask (H, W), place, and the mask files of the scene `masks_of`."""
+        read: Mapping[str, Path],
+        masks_of: tuple[Path, str],
+        facts: Mapping[str, Any],
+        notes: tuple[str, ...] = (),
+    ) -> Scene:
+        """Return a scene as int16 reflectance (C, H, W) on the grid of `gsd_m`.
+
+        The hash is of the files `read`, and of the mask files of the scene `masks_of`, whose names get a prefix.
+        """
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         whole = read_file(first)
         grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
@@ -94,12 +102,24 @@ class Painter:
         if isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset:
             _check_values(stored, mask, bands, numbers)
         place = Georeference(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        own = self._masks.of(masks_of)
+        own = self._masks.of(masks_of[0])
         mark_clouds(files, self.source.clouds, grid, mask)
         self._masks.mark(own, place, mask)
         if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
-        return stored, mask, place, own
+        return Scene(
+            scene_id=scene_id(path, self.folder),
+            path=path,
+            sha256=combined_sha256({**read, **{f"{masks_of[1]}{one.name}": one for one in own}}),
+            pixels=stored,
+            mask=mask,
+            bands=bands,
+            place=place,
+            units="reflectance",
+            scale=REFLECTANCE_SCALE,
+            facts={**facts, "offsets": numbers.offsets},
+            notes=notes,
+        )
 
 
 class SafeReader(Painter):
@@ -141,7 +161,6 @@ class SafeReader(Painter):
         self.paths = sorted({*self.paths, *self._product_of} - {*self._product_of.values()})
 
     def inputs(self, path: Path) -> list[Path]:
-        """Return all files of the product and the mask file of the scene."""
         product = self._product_of.get(path, path)
         return [*(below(product) if product.is_dir() else [product]), *self._masks.of(self._scene(path))]
 
@@ -170,22 +189,15 @@ class SafeReader(Painter):
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         offsets = [metadata.offsets[band] for band in bands]
         numbers = DnScaling(per_unit=metadata.quantification, offsets=offsets, source="xml")
-        pixels, mask, place, own = self._painted(
-            path, files, bands, numbers, level=metadata.level, masks_of=self._scene(path)
-        )
-        read = {file.path.relative_to(product).as_posix(): file.path for file in files.values()}
-        read |= {f"../{one.name}": one for one in own}
-        return Scene(
-            scene_id=scene_id(path, self.folder),
-            path=path,
-            sha256=combined_sha256(read),
-            pixels=pixels,
-            mask=mask,
-            bands=bands,
-            place=place,
-            units="reflectance",
-            scale=REFLECTANCE_SCALE,
-            facts={**metadata.facts, **({} if notes else sun_angles(granule)), "offsets": offsets},
+        return self._painted(
+            path,
+            files,
+            bands,
+            numbers,
+            level=metadata.level,
+            read={file.path.relative_to(product).as_posix(): file.path for file in files.values()},
+            masks_of=(self._scene(path), "../"),
+            facts={**metadata.facts, **({} if notes else sun_angles(granule))},
             notes=notes,
         )
 
@@ -215,7 +227,7 @@ class SafeReader(Painter):
 
 
 def _check_values(stored: Array, mask: Array, bands: list[str], numbers: DnScaling) -> None:
-    """Raise Refused if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
+    """Raise SceneRejectedError if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
     invalid = mask == Mask.INVALID
     if invalid.all():
         return

@@ -76,7 +76,6 @@ def _is_unpacked(folder: Path | None) -> bool:
 
 
 def _is_packed(path: Path) -> bool:
-    """Return whether a zip file is named like a product, or contains one."""
     if path.suffix.lower() != SUFFIX:
         return False
     if PACKED.match(path.name):
@@ -93,7 +92,7 @@ def granules(product: Path) -> list[Path]:
 
 
 def packed_product(folder: Path) -> Path:
-    """Return the product in an unpacked folder; raise Refused if it has none, or several."""
+    """Return the product in an unpacked folder; raise SceneRejectedError if it has none, or several."""
     found = [path for path in products(folder) if path.is_dir()]
     if len(found) != 1:
         raise SceneRejectedError(
@@ -112,7 +111,7 @@ def band_files(
     """Return one file of each band, of the classification if available, and of the requested masks.
 
     Its pixel size is the size of the grid, or the next finer; for coarser bands, the finest. `granule` is the folder of
-    images, None if absent. Raises Refused if a band or mask has no fine file, or two of one size.
+    images, None if absent. Raises SceneRejectedError if a band or mask has no fine file, or two of one size.
     """
     wanted: list[str] = [*(source.bands or LEVEL_BANDS[level])]
     if alien := [band for band in wanted if band not in LEVEL_BANDS[level]]:

@@ -43,15 +43,7 @@ def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
 
 
 def paint_band(
-    native: Array,
-    info: RasterInfo,
-    grid: Grid,
-    *,
-    band: str,
-    offset: float,
-    per_unit: float,
-    into: Array,
-    mask: Array,
+    native: Array, info: RasterInfo, grid: Grid, *, band: str, offset: float, per_unit: float, into: Array, mask: Array
 ) -> None:
     """Write a band as stored reflectance int16 (H, W) to `into`, and mark invalid pixels in `mask` (H, W).
 
@@ -131,7 +123,7 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterat
     """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), no-data mask (n, W).
 
     Interpolation is bilinear without no data. A pixel has no data if the nearest of the band has none, or none is near.
-    Raises Refused if the band is in another system or does not cover the grid.
+    Raises SceneRejectedError if the band is in another system or does not cover the grid.
     """
     check_cover(info, grid, band=band)
     strips = [slice(top, min(top + STRIP_ROWS, grid.shape[0])) for top in range(0, grid.shape[0], STRIP_ROWS)]
@@ -194,24 +186,19 @@ def _quarters(part: Array) -> Array:
 
 
 def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
-    """Raise Refused for another system, or if the area differs by more than half a pixel of the file or the grid."""
+    """Raise SceneRejectedError for another system, or if the area differs by more than half a pixel of the file or the grid."""
     if info.crs != grid.crs:
-        raise SceneRejectedError(
-            Reason.CRS_MIXED,
-            f"{band} is in another coordinate reference system than the finest band",
-            got=info.crs,
-            expected=grid.crs,
-            fix="download the product again; its files belong to different places",
-        )
+        fix = "download the product again; its files belong to different places"
+        what = f"{band} is in another coordinate reference system than the finest band"
+        raise SceneRejectedError(Reason.CRS_MIXED, what, got=info.crs, expected=grid.crs, fix=fix)
     own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
-    (left, right, bottom, top), (wanted_left, wanted_right, wanted_bottom, wanted_top) = own.bounds, grid.bounds
     slack = max(abs(info.transform[0]), grid.transform[0]) / 2
-    same = abs(left - wanted_left) <= slack and abs(right - wanted_right) <= slack
-    if not (same and abs(bottom - wanted_bottom) <= slack and abs(top - wanted_top) <= slack):
+    if not np.abs(np.subtract(own.bounds, grid.bounds)).max() <= slack:  # true for NaN too
+        got, expected = ("x {:g} to {:g}, y {:g} to {:g}".format(*area.bounds) for area in (own, grid))
         raise SceneRejectedError(
             Reason.GRID_MISMATCH,
             f"{band} and the finest band do not cover the same area",
-            got=f"x {left:g} to {right:g}, y {bottom:g} to {top:g}",
-            expected=f"x {wanted_left:g} to {wanted_right:g}, y {wanted_bottom:g} to {wanted_top:g}",
+            got=got,
+            expected=expected,
             fix="use the original product; the bands of this product were cut differently",
         )

@@ -16,7 +16,7 @@ from dithc.data.file_checks import check_regular, open_regular
 from dithc.data.readers.listing import tidy
 from dithc.data.readers.sentinel2.zip_products import SUFFIX, names_in
 from dithc.data.scene import Reason, SceneRejectedError
-from dithc.data.xml import Element, find_all, find_text, read_xml
+from dithc.data.xml import Element, find_all, find_text, read_xml, sun_position
 
 Level = Literal["L1C", "L2A"]
 
@@ -54,7 +54,7 @@ class ProductMetadata:
 
 
 def metadata_file(product: Path) -> Path:
-    """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise Refused for none or several."""
+    """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise SceneRejectedError for none or several."""
     found = [path for path in tidy(product, "*") if METADATA.match(path.name)]
     if len(found) != 1:
         raise SceneRejectedError(
@@ -79,7 +79,7 @@ def level_of(product: Path) -> Level:
 
 
 def read_metadata(product: Path) -> ProductMetadata:
-    """Read the product's metadata file; Refused without baseline, quantification or offsets of its baseline."""
+    """Read the product's metadata file; SceneRejectedError without baseline, quantification or offsets of its baseline."""
     path, level = metadata_file(product), level_of(product)
     check_regular(path, inside=product)
     root = read_xml(path)
@@ -111,7 +111,7 @@ def read_metadata(product: Path) -> ProductMetadata:
 
 
 def _one_number(root: Element, names: tuple[str, ...]) -> float:
-    """Return the number of the first existing element; raise Refused if it is missing, ambiguous or implausible."""
+    """Return the number of the first existing element; raise SceneRejectedError if it is missing, ambiguous or implausible."""
     texts = next(filter(None, ({(one.text or "").strip() for one in find_all(root, name)} for name in names)), set())
     if len(texts) != 1:
         got = ", ".join(sorted(texts)) or f"no {names[0]}"
@@ -120,7 +120,7 @@ def _one_number(root: Element, names: tuple[str, ...]) -> float:
 
 
 def _offsets(root: Element, name: str) -> dict[int, float]:
-    """Return offsets by `band_id`; raise Refused for invalid numbers and duplicate bands."""
+    """Return offsets by `band_id`; raise SceneRejectedError for invalid numbers and duplicate bands."""
     found: dict[int, float] = {}
     for one in find_all(root, name):
         band = one.get("band_id", "")
@@ -151,12 +151,10 @@ def sun_angles(granule: Path | None) -> dict[str, float]:
     """Return mean elevation and azimuth of the sun in degrees from a granule; empty without plausible values."""
     found: dict[str, float] = {}
     for path in tidy(granule, "*.xml") if granule is not None else ():
-        with suppress(OSError, UserError, ValueError):
+        with suppress(OSError, UserError):
             check_regular(path, inside=granule)
             for sun in find_all(read_xml(path), "Mean_Sun_Angle"):
-                zenith, azimuth = (float(find_text(sun, name) or "") for name in ("ZENITH_ANGLE", "AZIMUTH_ANGLE"))
-                if 0.0 <= zenith <= 180.0 and 0.0 <= azimuth <= 360.0:
-                    found = {"sun_elevation": 90.0 - zenith, "sun_azimuth": azimuth}
+                found = sun_position(sun, "ZENITH_ANGLE", "AZIMUTH_ANGLE") or found
     return found
 
 
@@ -169,13 +167,12 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     listed: dict[str, tuple[str, str]] = {}
     for stream in find_all(read_xml(manifest), "byteStream"):
         for place in find_all(stream, "fileLocation"):
-            href, checksum = place.get("href", ""), next(iter(find_all(stream, "checksum")), None)
+            href = place.get("href", "")
             path = os.path.normpath(href)
-            entry = (
-                ("", "")
-                if checksum is None
-                else (checksum.get("checksumName", ""), (checksum.text or "").strip().lower())
-            )
+            sums = [
+                (one.get("checksumName", ""), (one.text or "").strip().lower()) for one in find_all(stream, "checksum")
+            ]
+            entry = sums[0] if sums else ("", "")
             if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
                 raise _mismatch(product, manifest, got=f"it lists {href!r}", expected="files inside the product")
             if listed.setdefault(path, entry) != entry:
@@ -189,7 +186,8 @@ def verify_files(
     """Compare a product with its manifest; return the number of absent and the names of damaged files that are not used.
 
     An altered byte of a JPEG 2000 file may decode without an error to wrong pixels, which only the checksum detects. Raises
-    Refused if a `used` file is not listed or differs, or a listed file is missing that no pattern of `optional_files` matches.
+    SceneRejectedError if a `used` file is not listed or differs, or a listed file is missing that no pattern of `optional_files`
+    matches.
     """
     names = [path.relative_to(product).as_posix() for path in used]
     absent = [name for name in listed if name not in names and not os.path.lexists(product / name)]
@@ -221,7 +219,6 @@ def verify_files(
 
 
 def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple[str, str] | None:
-    """Return actual and expected checksum if they differ, else None."""
     if kind.upper() not in ALGORITHMS:
         return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
     with open_regular(path, inside=product) as file:
@@ -230,10 +227,6 @@ def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple
 
 
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> SceneRejectedError:
-    return SceneRejectedError(
-        Reason.CHECKSUM_MISMATCH,
-        f"{os.path.relpath(path, product)} differs from its entry in manifest.safe",
-        got=got,
-        expected=expected,
-        fix="download the product again; `checksum: skip` trusts the files as they are",
-    )
+    fix = "download the product again; `checksum: skip` trusts the files as they are"
+    what = f"{os.path.relpath(path, product)} differs from its entry in manifest.safe"
+    return SceneRejectedError(Reason.CHECKSUM_MISMATCH, what, got=got, expected=expected, fix=fix)

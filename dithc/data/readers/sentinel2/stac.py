@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from dithc.config import datasets
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import get_logger, user_error
-from dithc.data.file_checks import check_regular, combined_sha256
+from dithc.data.file_checks import check_regular
 from dithc.data.parquet import Kind
 from dithc.data.readers.listing import Listing, SidecarIndex, scene_id
 from dithc.data.readers.sentinel2.clouds import SceneMasks
@@ -18,7 +18,7 @@ from dithc.data.readers.sentinel2.safe import FULL_SIDE, Painter, SafeReader
 from dithc.data.readers.sentinel2.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.sentinel2.safe_grid import check_grid
 from dithc.data.readers.sentinel2.stac_scaling import numbers_of
-from dithc.data.scene import REFLECTANCE_SCALE, PixelBuffer, Reason, Scene, SceneRejectedError
+from dithc.data.scene import PixelBuffer, Reason, Scene, SceneRejectedError
 from dithc.data.stac import Asset, Item, Lock, read_item, select_assets
 
 SATELLITE = re.compile(r"sentinel-2([a-d])", re.IGNORECASE)
@@ -80,11 +80,9 @@ class StacReader(Painter):
         return [path, *dict.fromkeys(files), *self._masks.of(path)]
 
     def read(self, path: Path) -> Scene:
-        """Read one item's scene as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         check_regular(path, inside=self._root)
         self._check_listed(path)
-        if (name := scene_id(path, self.folder)) in self._pinned:
-            self._check_pinned(name)
+        self._check_pinned(scene_id(path, self.folder))
         item = read_item(path)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[item.level])]
         assets = self._assets(item, bands)
@@ -93,20 +91,16 @@ class StacReader(Painter):
         }
         self._verify(files, assets)
         numbers = numbers_of(item, {band: assets[band] for band in bands}, declared=self.source.offset)
-        pixels, mask, place, own = self._painted(path, files, bands, numbers, level=item.level, masks_of=path)
-        read = {path.name: path} | {os.path.relpath(one, path.parent): one for one in own}
-        read |= {os.path.relpath(file.path, path.parent): file.path for file in files.values()}
-        return Scene(
-            scene_id=name,
-            path=path,
-            sha256=combined_sha256(read),
-            pixels=pixels,
-            mask=mask,
-            bands=bands,
-            place=place,
-            units="reflectance",
-            scale=REFLECTANCE_SCALE,
-            facts={**_facts(item), "offset_source": numbers.source, "offsets": numbers.offsets},
+        read = {os.path.relpath(file.path, path.parent): file.path for file in files.values()}
+        return self._painted(
+            path,
+            files,
+            bands,
+            numbers,
+            level=item.level,
+            read={path.name: path, **read},
+            masks_of=(path, ""),
+            facts={**_facts(item), "offset_source": numbers.source},
         )
 
     @property
@@ -131,7 +125,6 @@ class StacReader(Painter):
         return assets
 
     def _file(self, asset: Asset, item: Path) -> Path:
-        """Return the file of an asset, which must be in the source's folder."""
         if asset.is_remote:
             raise SceneRejectedError(
                 Reason.INCOMPLETE,
@@ -166,7 +159,7 @@ class StacReader(Painter):
     def _check_pinned(self, name: str) -> None:
         if self.source.checksum == "skip" or self.lock is None:
             return
-        if differs := self.lock.difference(self.folder, self._pinned[name]):
+        if differs := self.lock.difference(self.folder, self._pinned[name]):  # `_check_listed` has found the name
             raise _altered(*differs, said_by="lock.json")
 
     def _verify(self, files: dict[str, BandFile], assets: dict[str, Asset]) -> None:
@@ -208,10 +201,6 @@ def _facts(item: Item) -> dict[str, Any]:
 
 
 def _altered(name: str, got: str, expected: str, *, said_by: str) -> SceneRejectedError:
-    return SceneRejectedError(
-        Reason.CHECKSUM_MISMATCH,
-        f"{name} differs from its entry in {said_by}",
-        got=got,
-        expected=expected,
-        fix="fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are",
-    )
+    fix = "fetch it again (`dithc fetch`), or download it again; `checksum: skip` trusts the files as they are"
+    what = f"{name} differs from its entry in {said_by}"
+    return SceneRejectedError(Reason.CHECKSUM_MISMATCH, what, got=got, expected=expected, fix=fix)

@@ -59,11 +59,7 @@ def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zi
         raise _hostile(
             path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MOST_FILES} at most"
         )
-    packed, real = (
-        (sum(sizes) for sizes in zip(*((one.compress_size, one.file_size) for one in entries), strict=True))
-        if entries
-        else (0, 0)
-    )
+    packed, real = sum(one.compress_size for one in entries), sum(one.file_size for one in entries)
     size = path.stat().st_size
     if packed > size or real > MOST_RATIO * size:
         raise _hostile(

@@ -23,7 +23,6 @@ class MemoryLevel:
 
     @property
     def out_bytes_per_second(self) -> float:
-        """Read rate of copies."""
         return self.copy_bytes_per_second if self.read_bytes_per_second is None else self.read_bytes_per_second
 
 
@@ -66,6 +65,11 @@ class UnitDecision:
     weight_bytes: int = 0  # sizes for tables and figures
     kept_bytes: int = 0  # of saved tensors that stay
     offloaded_bytes: int = 0  # of offloaded saved tensors
+
+    @property
+    def moves_tensors(self) -> bool:
+        """True if the unit's pass needs copies or recomputation."""
+        return self.weights == "copied" or "offload" in self.saved or self.recompute
 
 
 @dataclass(frozen=True, kw_only=True)

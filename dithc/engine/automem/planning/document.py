@@ -28,14 +28,11 @@ class Plan:
 
     @property
     def everything_resident(self) -> bool:
-        """True if everything stays in fast memory."""
-        return all(place == "fast" for place in self.state.values()) and all(
-            decision.weights == "fast"
-            and decision.gradients == "fast"
-            and not decision.recompute
-            and "offload" not in decision.saved
-            for decision in self.units.values()
-        )
+        places = {
+            *self.state.values(),
+            *(place for one in self.units.values() for place in (one.weights, one.gradients)),
+        }
+        return places <= {"fast"} and not any(one.moves_tensors for one in self.units.values())
 
     @property
     def stall_seconds(self) -> float:
@@ -65,7 +62,6 @@ class Plan:
         return "\n".join([*lines, *_totals(self), *self.reasons])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready data."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod

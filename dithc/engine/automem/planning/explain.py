@@ -36,7 +36,6 @@ def reasons(
 
 
 def size(num_bytes: int) -> str:
-    """Format bytes with a binary unit."""
     for unit, name in UNITS:
         if num_bytes >= unit:
             return f"{num_bytes / unit:.2f} {name}"
@@ -44,7 +43,6 @@ def size(num_bytes: int) -> str:
 
 
 def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, everything: Sequence[Phase]) -> list[str]:
-    """Describe the missing memory and the fix."""
     lines = []
     for level, needs in (
         (fast, [phase.fast_bytes for phase in phases]),

@@ -19,18 +19,15 @@ class Occupancy:
         self._changes = {kind: [0] * (num_turns + 1) for kind in KINDS}
 
     def add(self, kind: Kind, first: int, last: int, num_bytes: int) -> None:
-        """Add bytes from turn `first` to turn `last`, inclusive."""
         if num_bytes and first <= last:
             self._changes[kind][first] += num_bytes
             self._changes[kind][last + 1] -= num_bytes
 
     def parts(self) -> list[dict[Kind, int]]:
-        """Return the bytes at each turn, by kind."""
         columns = [list(accumulate(self._changes[kind]))[:-1] for kind in KINDS]
         return [dict(zip(KINDS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def totals(self) -> list[int]:
-        """Return the bytes at each turn."""
         return list(accumulate(map(sum, zip(*self._changes.values(), strict=True))))[:-1]
 
 

@@ -110,20 +110,16 @@ class _Search:
         self.resident = _Choice(0, self.farthest)
 
     def spell_out(self, choice: _Choice) -> tuple[dict[str, UnitDecision], dict[str, Place]]:
-        """Return the decisions and state placement of a choice."""
         decisions, state = decide(self.trace, self.rungs[: choice.num_rungs], choice.recomputed)
         return with_distances(self.trace, decisions, choice.distances), state
 
     def fits_fast(self, choice: _Choice) -> bool:
-        """Return whether fast memory holds every turn."""
         return self.fast.budget_bytes is None or self._peaks(choice)[0] <= self.fast.budget_bytes
 
     def fits_slow(self, choice: _Choice) -> bool:
-        """Return whether slow memory holds every turn."""
         return self.slow.budget_bytes is None or self._peaks(choice)[1] <= self.slow.budget_bytes
 
     def play(self, choice: _Choice) -> tuple[Phase, ...]:
-        """Return the predicted timeline of a choice."""
         decisions, state = self.spell_out(choice)
         return timeline(self.trace, decisions, state, fast=self.fast, rates=self.rates)
 
@@ -216,11 +212,8 @@ class _Search:
         held = occupancy(self.trace, before, state)[0].totals()
         num_units, taken = len(self.trace.units), []
         for index in order:
-            unit, now, then = (
-                self.trace.units[index],
-                before[self.trace.units[index].name],
-                after[self.trace.units[index].name],
-            )
+            unit = self.trace.units[index]
+            now, then = before[unit.name], after[unit.name]
             own, tried = 2 * num_units - 1 - index, held.copy()
             tried[own] += working_bytes(unit, then, forward=False) - working_bytes(unit, now, forward=False)
             for tensor in unit.saved:
@@ -237,7 +230,6 @@ class _Search:
         return taken
 
     def _seconds(self, choice: _Choice) -> float:
-        """Return the predicted seconds of a step."""
         return sum(phase.seconds + phase.stall_seconds for phase in self.play(choice))
 
     def _peaks(self, choice: _Choice) -> tuple[int, int]:

@@ -29,7 +29,6 @@ class _Stream:
     ends: dict[Item, float] = field(default_factory=dict)
 
     def copy(self, item: Item, num_bytes: int, *, not_before: float) -> float:
-        """Queue a copy and return its end time."""
         begin = max(self.free_at, not_before)
         self.free_at = self.ends[item] = begin + num_bytes / self.copy_bytes_per_second
         self.begun.append((begin, num_bytes))
@@ -44,7 +43,6 @@ def timeline(
     fast: MemoryLevel,
     rates: CopyBandwidth,
 ) -> tuple[Phase, ...]:
-    """Return the 2 L + 1 phases of a step."""
     turns = schedule_passes(trace, decisions)
     in_fast, in_slow = (spans.parts() for spans in occupancy(trace, decisions, state))
     seconds = [*compute_seconds(trace, decisions), trace.update_seconds]
@@ -120,7 +118,6 @@ class _Play:
         self.now = max([self.now, *(self.loads.ends.get(item, 0.0) for item in needed)])
 
     def offload(self, this: ScheduledPass) -> None:
-        """Offload the tensors that this turn used last."""
         for name, ordinal in this.offload_saved:
             num_bytes = self._units[name].saved[ordinal].bytes
             self._leaving.append((self.offloads.copy((name, ordinal), num_bytes, not_before=self.now), num_bytes))

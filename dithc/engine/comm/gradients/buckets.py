@@ -44,17 +44,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """Layout of a flat buffer.
+    """Layout of a flat buffer of `length` elements."""
 
-    Attributes:
-        order: numbers of the tensors in buffer order.
-        starts: first element of each tensor, by number.
-        buckets: buckets in buffer order.
-        length: length of the buffer in elements.
-    """
-
-    order: tuple[int, ...]
-    starts: tuple[int, ...]
+    order: tuple[int, ...]  # numbers of the tensors
+    starts: tuple[int, ...]  # first element of each tensor, by number
     buckets: tuple[Bucket, ...]
     length: int
 

@@ -28,7 +28,7 @@ class Reducer:
     With `scatter`, a rank receives the sums of its share of each bucket only, in `buffer`, and every `.grad` is None.
     Outside of the share, the buffer holds the local gradient.
 
-        reducer = Reducer(model.parameters())  # after `comm.connect` or `comm.ranks`, of several ranks
+        reducer = Reducer(model.parameters())  # after `comm.connect_ranks` or `comm.init_distributed`, of several ranks
         reducer.begin()
         loss.backward()
         reducer.finish()                       # every .grad is the sum over the ranks
@@ -107,11 +107,7 @@ class Reducer:
         self._works: list[Any] = []
 
     def finish(self) -> None:
-        """Wait until every gradient is the sum over the ranks.
-
-        Raises:
-            TimeoutError, RuntimeError: another rank is gone or late.
-        """
+        """Wait until every gradient is the sum over the ranks; TimeoutError or RuntimeError if a rank is gone or late."""
         for number in set(range(len(self.parameters))) - self._done:
             parameter = self.parameters[number]
             if parameter.grad is None:

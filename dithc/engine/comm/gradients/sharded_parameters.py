@@ -96,11 +96,7 @@ class ShardedParameters:
         self._works[bucket] = dist.all_gather_single(whole, own, group=self._group, async_op=True)
 
     def wait(self, buckets: frozenset[int] | None = None) -> None:
-        """Wait until the weights of these buckets, or of all, are complete.
-
-        Raises:
-            TimeoutError, RuntimeError: another rank is gone or late.
-        """
+        """Wait until the weights of these buckets, or of all, are complete; TimeoutError or RuntimeError without a rank."""
         late = [bucket for bucket in self._works if buckets is None or bucket in buckets]
         for bucket in late:
             self._meter.wait(self._works.pop(bucket))

@@ -1,9 +1,7 @@
 """Start and termination of ranks: the launcher's command line, its supervisor, and a guard process per rank.
 
-Contents: `launch_command` builds the command line for each launcher and MPI, and `supervise` runs it. `start_watchdog` inserts a
-parent process above a rank. It reports how the rank ended, as `exit_report` does, and kills a rank that a signal has stopped
-for longer than `set_stop_timeout` allows. `check_shared_memory` rejects a small /dev/shm; `unlink_shared_memory` removes
-unused names of shared memory.
+Contents: `launch_command` builds the command line for each launcher and MPI, and `supervise` runs it. `start_watchdog`
+inserts a parent process above a rank.
 Invariants: no rank outlives its driver, and no shared memory outlives its ranks. The launching process never loads MPI.
 Extending: another launcher is a branch in `launch_command.py`.
 """

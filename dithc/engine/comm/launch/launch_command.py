@@ -94,10 +94,8 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
     often fail: it reads at most 1,024 bytes per line. MPICH's description of a rank's addresses is longer if there are
-    several networks, or by chance because it contains uninitialized memory (Slurm 22.05 to 25, MPICH 5.0).
-
-    Raises:
-        UserError: hydra is requested, or mpiexec is specified (`explicit`), and does not exist.
+    several networks, or by chance because it contains uninitialized memory (Slurm 22.05 to 25, MPICH 5.0). UserError if
+    hydra or an mpiexec (`explicit`) is requested and does not exist.
     """
     if asked not in ("auto", HYDRA):
         return asked, None
@@ -146,8 +144,7 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
 def find_mpiexec(explicit: str | None = None) -> MpiLauncher:
     """Return the specified mpiexec, else the one next to this Python, as of MPI wheels, else the first on PATH.
 
-    Raises:
-        UserError: mpiexec does not exist, or the specified path is not absolute or not executable.
+    UserError if it does not exist, or the specified path is not absolute or not executable.
     """
     named = explicit or os.environ.get(MPIEXEC_VARIABLE)
     beside = Path(sys.executable).parent / "mpiexec"

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dithc.core.logging import get_logger, user_error
-from dithc.engine.comm.environment import (
-    HYDRA_PROXY,
-    LOST_SUFFIX,
-    STARTED_VARIABLE,
-    name_of,
-    process_fields,
-)
+from dithc.engine.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE, name_of, process_fields
 from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.comm.launch.launch_command import WORDS_OF_THE_COMMAND, Launcher, Vendor
 
@@ -50,10 +44,7 @@ def supervise(
 
     The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). Ranks that
     ended or hung before they were connected are therefore restarted; their work has not begun. This requires `meet_in`:
-    a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect`.
-
-    Raises:
-        UserError: the program does not exist.
+    a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect_ranks`.
     """
     how = _How(launcher, vendor, grace_seconds)
     if meet_in is None:
@@ -88,8 +79,6 @@ def supervise(
 
 @dataclass(frozen=True)
 class _How:
-    """Supervision parameters, as documented in `supervise`."""
-
     launcher: Launcher
     vendor: Vendor
     grace_seconds: float

@@ -9,7 +9,6 @@ import atexit
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, cast, get_args
 
 import torch
@@ -49,11 +48,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     """Group of ranks; every method has the meaning and the arguments of c10d's method."""
 
     def __init__(self, options: Any, _: Any) -> None:
-        """Connect the ranks of the group with the active `CommConfig`; collective over them.
-
-        Raises:
-            UserError: MPI does not support calls from several threads.
-        """
+        """Connect the ranks with the active `CommConfig`; collective. UserError if MPI does not support several threads."""
         rank, size, ranks = options.group_rank, options.group_size, list(options.global_ranks_in_group) or None
         super().__init__(rank, size)
         if not multiple_threads():
@@ -76,11 +71,10 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         self.service = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
         _living.add(self)
 
-    def getBackendName(self) -> str:
-        return NAME
-
     def name(self) -> str:
         return NAME
+
+    getBackendName = name
 
     def _set_group_name(self, name: str) -> None:
         self._group_name = name
@@ -102,18 +96,16 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
             log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
         _living.discard(self)
 
-    def abort(self) -> None:
-        self.shutdown()
+    abort = shutdown
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
         tensors, op = _tensors(tensors), _reduction(opts)
         if len(tensors) == 1:
             operation = self.collectives.all_reduce(tensors[0], op)
             return self._start("all_reduce", operation, num_bytes=tensors[0].nbytes)
-        return self.allreduce_coalesced(tensors, opts)
+        return self._start("all_reduce", self.collectives.all_reduce_all(tensors, op))
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return self._start("all_reduce", self.collectives.all_reduce_all(_tensors(tensors), _reduction(opts)))
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None, *_: Any, **__: Any) -> Any:
         operation = self.collectives.reduce(_tensors(tensors)[0], _reduction(opts), root=_root(opts))
@@ -128,8 +120,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
             "all_gather", [self.collectives.all_gather(x, out) for out, x in zip(lists, _tensors(inputs), strict=True)]
         )
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self.allgather(outputs, inputs, opts)
+    allgather_coalesced = allgather
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         operation = self.collectives.all_gather_into(tensor, output)
@@ -180,15 +171,14 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         operation = self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag)
         return self._start("send", operation, in_turn=False)
 
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
+    def recv(self, tensors: Any, srcRank: int | None, tag: int = 0) -> Any:
         operation = self.collectives.receive(_tensors(tensors)[0], source=srcRank, tag=FIRST_TAG + tag)
         return self._start("recv", operation, in_turn=False)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        operation = self.collectives.receive(_tensors(tensors)[0], source=None, tag=FIRST_TAG + tag)
-        return self._start("recv", operation, in_turn=False)
+        return self.recv(tensors, None, tag)
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def barrier(self, *_: Any, **__: Any) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
     def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:

@@ -31,12 +31,10 @@ Step = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class InterNodeGroup:
-    """Ranks with the same index on all nodes.
+    """Ranks with the same index on all nodes: two channels over them in the order of nodes.
 
-    Attributes:
-        node: number of this node.
-        sums, gathers: two channels over these ranks in the order of nodes. Each carries one type of step in the order
-            of chunks; on a single channel the steps would interleave differently on every node.
+    Each carries one type of step in the order of chunks; on a single channel the steps would interleave differently on
+    every node.
     """
 
     node: int
@@ -46,17 +44,11 @@ class InterNodeGroup:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Placement of the ranks of a group on nodes.
-
-    Attributes:
-        exchange: shared memory of the group's ranks on this node.
-        ranks: ranks of the group, for each node by index.
-        across: None with one node.
-    """
+    """Placement of the ranks of a group on nodes."""
 
     exchange: ShmCollectives
-    ranks: Sequence[Sequence[int]]
-    across: InterNodeGroup | None
+    ranks: Sequence[Sequence[int]]  # for each node by index
+    across: InterNodeGroup | None  # None with one node
 
 
 class HierarchicalCollectives:
@@ -67,7 +59,6 @@ class HierarchicalCollectives:
         self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
     def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        """Reduce x over all ranks in place, times scale."""
         exchange, across = self._node.exchange, self._node.across
         if across is None:
             yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)

@@ -86,7 +86,6 @@ class NodePeers:
         return time.monotonic() - self._stopped_since.setdefault(rank, time.monotonic())
 
     def describe(self, rank: int) -> str:
-        """Return a description of a rank's process."""
         number = self._ranks[rank] if self._ranks else rank
         if (pid := self._processes.get(rank)) is None:
             return f"rank {number} on {self._hosts[rank]}"

@@ -41,31 +41,22 @@ THREAD_NAME = "dithc-mpi"
 class CommOperation:
     """Submitted operation.
 
-    Attributes:
-        done: called once, on the communication thread, with the result and None, or with None and the error.
-        timeout_seconds: time without progress after which it fails.
-        number: index among the group's collectives, from 1; None for other operations.
-        in_turn: whether it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange
-            identify a step by its position in the group, which two interleaved collectives would mix up.
-        num_bytes: bytes sent by this rank; None if they were not counted.
-        spans: receives a span when the job has ended; None for no record.
-        waiting_since: `time.monotonic` of its start or last progress; None before.
-        missing: description of the ranks that it waits for; empty before the first query.
-        begun, ended: `time.perf_counter` of its first step, and of its completion or failure; None before.
+    With `in_turn` it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange identify a
+    step by its position in the group, which two interleaved collectives would mix up.
     """
 
     name: str
     operation: Operation
-    done: Callable[[Any, BaseException | None], None]
-    timeout_seconds: float
-    number: int | None = None
+    done: Callable[[Any, BaseException | None], None]  # called once, on the communication thread: result, or error
+    timeout_seconds: float  # without progress, after which it fails
+    number: int | None = None  # index among the group's collectives, from 1
     in_turn: bool = False
-    num_bytes: int | None = None
-    spans: list[OperationSpan] | None = field(default=None, init=False)
-    waiting_since: float | None = field(default=None, init=False)
-    missing: str = field(default="", init=False)
-    begun: float | None = field(default=None, init=False)
-    ended: float | None = field(default=None, init=False)
+    num_bytes: int | None = None  # sent by this rank, if they were counted
+    spans: list[OperationSpan] | None = field(default=None, init=False)  # receives a span when the job has ended
+    waiting_since: float | None = field(default=None, init=False)  # `time.monotonic` of its start or last progress
+    missing: str = field(default="", init=False)  # description of the ranks that it waits for
+    begun: float | None = field(default=None, init=False)  # `time.perf_counter` of its first step
+    ended: float | None = field(default=None, init=False)  # `time.perf_counter` of its completion or failure
 
     def advance(self, patience: int) -> tuple[bool, bool]:
         """Run one step; return whether it progressed and whether it finished."""
@@ -92,7 +83,6 @@ class CommOperation:
         return progressed, False
 
     def fail(self, error: BaseException) -> None:
-        """End the operation with an error."""
         self.operation.close()
         self._end(None, error)
 
@@ -104,11 +94,7 @@ class CommOperation:
 
 
 class ProgressThread:
-    """Thread that runs jobs until it is stopped.
-
-    Attributes:
-        spans: receives a span of every submitted job when it has ended; None for no record.
-    """
+    """Thread that runs jobs until it is stopped; `spans`, if set, receives a span of every job that has ended."""
 
     spans: list[OperationSpan] | None = None
 

@@ -57,14 +57,10 @@ def rank_gone(said: str) -> UserError:
 
 
 class _Pieces(ctypes.Structure):
-    """C structure hc_pieces."""
-
     _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
 
 
 class _Whole(ctypes.Structure):
-    """C structure hc_whole."""
-
     _fields_ = [
         *[(name, ctypes.c_void_p) for name in ("x", "out", "done")],
         *[(name, ctypes.c_int64) for name in ("count", "chunk")],
@@ -236,18 +232,10 @@ def _typed(x: Tensor) -> tuple[int, int]:
 
 
 class SharedSegment:
-    """Shared bytes of the ranks, initially zero.
-
-    Attributes:
-        memory: uint8 tensor of the requested size.
-    """
+    """Shared bytes of the ranks, initially zero; `memory` is a uint8 tensor of the requested size."""
 
     def __init__(self, num_bytes: int, *, over: Any, timeout_seconds: float) -> None:
-        """Create and map the memory; collective over the ranks of `over`, a group of torch.distributed on one node.
-
-        Raises:
-            OSError: the memory is not available.
-        """
+        """Create and map the memory; collective over a group of torch.distributed on one node. OSError without memory."""
 
         def broadcast(value: Any) -> Any:
             box = [value]

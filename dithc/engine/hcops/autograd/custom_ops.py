@@ -31,7 +31,7 @@ class Operator:
         torch.library.register_autograd(
             f"dithc::{spec.name}", self._library_backward, setup_context=self._library_keep, lib=LIBRARY
         )
-        self._direct: Any = self._function(spec.name)
+        self._direct: Any = _node(spec.name)
 
     def __call__(self, *inputs: Any) -> Tensor:
         if traced(inputs[0]):
@@ -43,22 +43,6 @@ class Operator:
             found = raw(self._name)(*inputs, keep=False) if self._may_drop else raw(self._name)(*inputs)
         first: Tensor = found[0] if isinstance(found, tuple) else found
         return first
-
-    def _function(self, name: str) -> type[torch.autograd.Function]:
-        forward_name, keep = self._name, self._keep
-
-        def forward(ctx: Any, *inputs: Any) -> Tensor:
-            say_default()
-            found = raw(forward_name)(*inputs)
-            outputs = found if isinstance(found, tuple) else (found,)
-            ctx.direct = True
-            keep(ctx, inputs, outputs)
-            first: Tensor = outputs[0]
-            return first
-
-        # A profiler shows the class name for the backward pass.
-        functions = {"forward": staticmethod(forward), "backward": staticmethod(self._backward)}
-        return type(f"dithc_{name}", (torch.autograd.Function,), functions)
 
     def _library_keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
@@ -80,6 +64,7 @@ def traced(tensor: Tensor) -> bool:
 def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **fixed: Any) -> None:
     """Register a raw kernel with `fixed` arguments as an operator of torch. Missing results become empty tensors."""
 
+    @torch.no_grad()  # raw kernels may consist of torch's operators
     def kernel(*inputs: Any, **settings: Any) -> Any:
         say_default()
         for value in (*inputs, *settings.values()):
@@ -100,24 +85,26 @@ def _contiguous(value: Any) -> Any:
     return value.contiguous() if isinstance(value, Tensor) else value
 
 
-def _norm_and_stream(op: str) -> type[torch.autograd.Function]:
-    """Return the node of a norm that also returns its input, so that it receives both gradients of the residual stream."""
-    keep, of_norm = gradients.OF[op]
+def _node(op: str, *, with_stream: bool = False) -> type[torch.autograd.Function]:
+    """Return the node of an operator; `with_stream` also returns its input, and receives the gradient of both."""
+    keep, backward = gradients.OF[op]
 
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> Any:
         say_default()
-        outputs = raw(f"{op}_forward")(*inputs)
+        found = raw(f"{op}_forward")(*inputs)
+        outputs = found if isinstance(found, tuple) else (found,)
         ctx.direct = True
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(not with_stream)
         keep(ctx, inputs, outputs)
-        return outputs[0], inputs[0]
+        return (outputs[0], inputs[0]) if with_stream else outputs[0]
 
-    functions = {"forward": staticmethod(forward), "backward": staticmethod(of_norm)}
-    return type(f"dithc_{op}_and_stream", (torch.autograd.Function,), functions)
+    # A profiler shows the class name for the backward pass.
+    functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(f"dithc_{op}{'_and_stream' * with_stream}", (torch.autograd.Function,), functions)
 
 
 OPERATORS = {spec.name: Operator(spec) for spec in SPECS if spec.schema}
-AND_STREAM = {op: _norm_and_stream(op) for op in ("adaln", "adarms")}
+AND_STREAM = {op: _node(op, with_stream=True) for op in ("adaln", "adarms")}
 for _spec in SPECS:
     if _spec.backward:
         fixed = {"into": None} if _spec.name == "linear" else {}

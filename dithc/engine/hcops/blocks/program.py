@@ -36,14 +36,8 @@ class Program:
     ) -> None:
         """Record the pass without running it; `fused.block_serves` has accepted all weights for inputs like x and c.
 
-        Args:
-            weights: Weights of each block.
-            kinds: Settings of each block.
-            x: Stream, dense, for shape and type.
-            c: Condition, for shape and type.
-            packs: Storage of packed weights, shared with other shapes.
-            memory: Result memory, shared with programs of this thread that never run concurrently.
-            last: Final layer; None ends the pass with the last block.
+        Other shapes share the storage `packs`. Programs of this thread that never run concurrently share the result
+        memory. Without `last` the pass ends with the last block.
         """
         say_default()
         self._x, self._c = x.clone(), c.clone()

@@ -72,22 +72,21 @@ def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torc
     return dy, dgate
 
 
-def _map(op: str, function: int, x: Tensor) -> Tensor:
-    address, code = array(op, "x", x)
-    out = pool().empty(x.shape, x.dtype)
-    functions().hc_map(native.context(), function, x.numel(), address, code, out.data_ptr(), code)
+def _run(name: str, op: str, out: Tensor, *sizes: int, **inputs: Tensor) -> Tensor:
+    """Run hc_<name> with sizes, then address and type of each input and of `out`; return `out`."""
+    fields = [field for argument, tensor in inputs.items() for field in array(op, argument, tensor)]
+    getattr(functions(), f"hc_{name}")(native.context(), *sizes, *fields, out.data_ptr(), TYPES[out.dtype])
     return out
+
+
+def _map(op: str, function: int, x: Tensor) -> Tensor:
+    return _run("map", op, pool().empty(x.shape, x.dtype), function, x.numel(), x=x)
 
 
 def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
     shape_of(op, "dy", dy, x.shape)
-    address, code = array(op, "x", x)
-    dx = pool().empty(x.shape, x.dtype)
-    functions().hc_map_backward(
-        native.context(), function, x.numel(), *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
-    return dx
+    return _run("map_backward", op, pool().empty(x.shape, x.dtype), function, x.numel(), dy=dy, x=x)
 
 
 # In the order of hc_function.
@@ -103,20 +102,14 @@ exp_backward, tanh_backward, gelu_backward, silu_backward, gelu_erf_backward = (
 def swiglu_forward(x: Tensor) -> Tensor:
     """Apply SwiGLU to x (N, T, 2E), gates before values."""
     n, t, e = halves_of("swiglu", "x", x)
-    address, code = array("swiglu", "x", x)
-    out = pool().empty((n, t, e), x.dtype)
-    functions().hc_swiglu_forward(native.context(), n * t, e, address, code, out.data_ptr(), code)
-    return out  # (N, T, E)
+    return _run("swiglu_forward", "swiglu", pool().empty((n, t, e), x.dtype), n * t, e, x=x)  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     op = "swiglu_backward"
     n, t, e = halves_of(op, "x", x)
     shape_of(op, "dy", dy, (n, t, e))
-    address, code = array(op, "x", x)
-    dx = pool().empty(x.shape, x.dtype)
-    functions().hc_swiglu_backward(native.context(), n * t, e, *array(op, "dy", dy), address, code, dx.data_ptr(), code)
-    return dx  # (N, T, 2E)
+    return _run(op, op, pool().empty(x.shape, x.dtype), n * t, e, dy=dy, x=x)  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -133,22 +126,14 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    address, code = array("softmax", "x", x)
-    out = pool().empty(x.shape, x.dtype)
-    functions().hc_softmax_forward(native.context(), *rows_of("softmax", x), address, code, out.data_ptr(), code)
-    return out
+    return _run("softmax_forward", "softmax", pool().empty(x.shape, x.dtype), *rows_of("softmax", x), x=x)
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
     """Return dx for dy and the result y of the forward pass."""
     op = "softmax_backward"
     shape_of(op, "dy", dy, y.shape)
-    address, code = array(op, "y", y)
-    dx = pool().empty(y.shape, y.dtype)
-    functions().hc_softmax_backward(
-        native.context(), *rows_of(op, y), *array(op, "dy", dy), address, code, dx.data_ptr(), code
-    )
-    return dx
+    return _run(op, op, pool().empty(y.shape, y.dtype), *rows_of(op, y), dy=dy, y=y)
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
@@ -167,14 +152,8 @@ def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
-    rows, columns = samples_of(op, x)
-    address, code = array(op, "x", x)
     dx = pool().empty(x.shape, x.dtype)
-    functions().hc_mse_backward(
-        *(native.context(), rows, columns, fp32(op, "dout", dout), address, code, *array(op, "y", y)),
-        *(dx.data_ptr(), code),
-    )
-    return dx
+    return _run(op, op, dx, *samples_of(op, x), fp32(op, "dout", dout), x=x, y=y)
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
@@ -182,10 +161,8 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
     patches_of("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
-    address, code = array("patchify", "image", image)
     out = pool().empty((n, r * s, c * p * p), image.dtype)
-    functions().hc_patchify(native.context(), n, c, r, s, p, order, address, code, out.data_ptr(), code)
-    return out  # (N, T, C*p*p)
+    return _run("patchify", "patchify", out, n, c, r, s, p, order, image=image)  # (N, T, C*p*p)
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
@@ -193,10 +170,8 @@ def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     c, s = features // (p * p), t // rows
-    address, code = array("unpatchify", "patches", patches)
     out = pool().empty((n, c, rows * p, s * p), patches.dtype)
-    functions().hc_unpatchify(native.context(), n, c, rows, s, p, order, address, code, out.data_ptr(), code)
-    return out  # (N, C, height, width)
+    return _run("unpatchify", "unpatchify", out, n, c, rows, s, p, order, patches=patches)  # (N, C, height, width)
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:

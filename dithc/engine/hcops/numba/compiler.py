@@ -41,6 +41,7 @@ FP32, ROUNDED, BF16 = 0, 1, 2  # ROUNDED: fp32 in memory, rounded to bf16 when r
 # Objects without type annotations in Numba.
 config = cast(Any, numba_config)
 type_of = cast(Callable[[Any], Any], numba.typeof)
+instruction = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
 declared = cast(Callable[[Any, Any, str], Any], cgutils.get_or_insert_function)
 
 # All files with compiled functions.
@@ -102,11 +103,6 @@ def helper(reorder: bool = False) -> Callable[[Function], Function]:
     """Compile a function that kernels call. `reorder` allows splitting its sums over lanes; inf and nan stay exact."""
     flags = {"reassoc", "contract", "nsz"} if reorder else False
     return cast(Callable[[Function], Function], numba.njit(nogil=True, error_model="numpy", fastmath=flags))
-
-
-def instruction(emit: Callable[..., Any]) -> Callable[..., Any]:
-    """Define a function of compiled code by its LLVM instructions."""
-    return cast(Callable[..., Any], intrinsic(emit))
 
 
 def _cache_folder() -> Path | None:

@@ -14,13 +14,12 @@ from dithc.engine.hcops.numba.compiler import (
     KernelEntry,
     helper,
     load,
-    maximum,
     multiply_add,
     read,
     store,
     write,
 )
-from dithc.engine.hcops.numba.scalar import exp, gelu, gelu_gradient, silu, silu_gradient, tanh
+from dithc.engine.hcops.numba.scalar import gelu, gelu_gradient, silu, silu_gradient
 
 Fp32 = NDArray[np.float32]
 ONE, ZERO = np.float32(1), np.float32(0)
@@ -32,32 +31,6 @@ TOKENS_PER_BLOCK = 64
 ELEMENTS_PER_BLOCK = 16384
 # Elements that pass through all steps of AdamW together. Six arrays of 4 KB fit any L1 cache.
 ADAMW_BLOCK = 1024
-
-
-@KernelEntry
-def exp_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    for i in range(begin, end):
-        store(out, i, exp(load(x, i)))
-
-
-@KernelEntry
-def tanh_forward(begin: int, end: int, x: Array, out: Array) -> None:
-    for i in range(begin, end):
-        store(out, i, tanh(load(x, i)))
-
-
-@KernelEntry
-def exp_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
-    """dx = dout y."""
-    for i in range(begin, end):
-        store(dx, i, load(dout, i) * load(y, i))
-
-
-@KernelEntry
-def tanh_backward(begin: int, end: int, dout: Array, y: Array, dx: Array) -> None:
-    """dx = dout (1 - y^2)."""
-    for i in range(begin, end):
-        store(dx, i, load(dout, i) * multiply_add(-load(y, i), load(y, i), ONE))
 
 
 @KernelEntry
@@ -269,65 +242,12 @@ def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out
                 write(out, at + j, read(out, at + j) + read(partial, block * width + j))
 
 
-@KernelEntry
-def softmax_forward(begin: int, end: int, width: int, x: Array, out: Array, row_of_exps: Fp32) -> None:
-    """Compute rows. `row_of_exps` has a row for each row of x, so that bf16 exponentials are rounded only once."""
-    for row in range(begin, end):
-        at = row * width
-        largest = LOWEST
-        for j in range(width):
-            largest = maximum(largest, load(x, at + j))
-        for j in range(width):
-            write(row_of_exps, at + j, exp(load(x, at + j) - largest))
-        inverse = ONE / sum_of(row_of_exps, at, width)
-        for j in range(width):
-            store(out, at + j, read(row_of_exps, at + j) * inverse)
-
-
 @helper(reorder=True)
 def sum_of_products(x: Array, y: Array, start: int, count: int) -> np.float32:
     total = ZERO
     for j in range(count):
         total += load(x, start + j) * load(y, start + j)
     return total
-
-
-@KernelEntry
-def softmax_backward(begin: int, end: int, width: int, dout: Array, y: Array, dx: Array) -> None:
-    """Rows of dx = y (dout - sum(dout y))."""
-    for row in range(begin, end):
-        at = row * width
-        mean = sum_of_products(dout, y, at, width)
-        for j in range(width):
-            store(dx, at + j, load(y, at + j) * (load(dout, at + j) - mean))
-
-
-@helper(reorder=True)
-def _sum_of_squared_differences(x: Array, y: Array, start: int, count: int) -> float:
-    total = 0.0
-    for j in range(count):
-        difference = np.float64(load(x, start + j)) - np.float64(load(y, start + j))
-        total += difference * difference
-    return total
-
-
-@KernelEntry
-def mse_forward(begin: int, end: int, width: int, x: Array, y: Array, out: NDArray[np.float64]) -> None:
-    """Blocks of each row's elements: the sum of (x - y)^2."""
-    blocks = (width + ELEMENTS_PER_BLOCK - 1) // ELEMENTS_PER_BLOCK
-    for block in range(begin, end):
-        row, first = block // blocks, block % blocks * ELEMENTS_PER_BLOCK
-        count = min(ELEMENTS_PER_BLOCK, width - first)
-        out[block] = _sum_of_squared_differences(x, y, row * width + first, count)
-
-
-@KernelEntry
-def mse_backward(begin: int, end: int, width: int, factor: Fp32, x: Array, y: Array, dx: Array) -> None:
-    """Rows of dx = factor[row] (x - y)."""
-    for row in range(begin, end):
-        at = row * width
-        for j in range(width):
-            store(dx, at + j, read(factor, row) * (load(x, at + j) - load(y, at + j)))
 
 
 @helper(reorder=True)
@@ -345,30 +265,6 @@ def sum_of_squares(begin: int, end: int, x: Fp32, out: NDArray[np.float64]) -> N
     for block in range(begin, end):
         first = block * ELEMENTS_PER_BLOCK
         out[block] = _sum_of_squares(x, first, min(ELEMENTS_PER_BLOCK, x.size - first))
-
-
-@KernelEntry
-def patchify(
-    begin: int, end: int, channels: int, patches_down: int, patches_across: int, side: int, channels_last: bool,
-    to_patches: bool, image: Array, patches: Array,
-) -> None:  # fmt: skip
-    """Copy rows of patches of all images, from image to patches or back; bits are unchanged."""
-    per_row, area = patches_across * side, side * side
-    for patch_row in range(begin, end):
-        picture, down = patch_row // patches_down, patch_row % patches_down
-        for channel in range(channels):
-            for row in range(side):
-                at = ((picture * channels + channel) * patches_down * side + down * side + row) * per_row
-                for across in range(patches_across):
-                    patch = (patch_row * patches_across + across) * channels * area
-                    for column in range(side):
-                        inside = channel * area + row * side + column
-                        if channels_last:
-                            inside = (row * side + column) * channels + channel
-                        if to_patches:
-                            write(patches, patch + inside, read(image, at + across * side + column))
-                        else:
-                            write(image, at + across * side + column, read(patches, patch + inside))
 
 
 @KernelEntry

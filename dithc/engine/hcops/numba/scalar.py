@@ -1,14 +1,14 @@
 """Functions of one fp32 number for compiled loops, without branches, so that compilers can vectorize a loop over them.
 
-The polynomials interpolate at Chebyshev nodes, with coefficients computed in float64. Their error is below 0.2 of half
-an ulp, so rounding dominates: `exp` and `tanh` are within 2 ulp of float64.
+The polynomial of `exp` interpolates at Chebyshev nodes, with coefficients computed in float64. Its error is below 0.2
+of half an ulp, so rounding dominates: `exp` is within 2 ulp of float64.
 """
 
 import numpy as np
 
-from dithc.engine.hcops.numba.compiler import bits_of, from_bits, helper, multiply_add
+from dithc.engine.hcops.numba.compiler import from_bits, helper, multiply_add
 
-HALF, ONE, TWO, THREE = np.float32(0.5), np.float32(1), np.float32(2), np.float32(3)
+HALF, ONE, THREE = np.float32(0.5), np.float32(1), np.float32(3)
 
 LOG2_E = np.float32(1.4426950408889634)
 # ln 2 in two parts. The first has 11 bits, so that its product with an integer below 2^13 is exact.
@@ -19,21 +19,7 @@ EXP_LARGEST, EXP_SMALLEST = np.float32(89), np.float32(-105)
 E2, E3, E4, E5, E6 = (
     np.float32(c) for c in (0.5, 0.1666657666611994, 0.041666554212995324, 0.008363232883680615, 0.0013926250830334215)
 )
-SIGN = np.uint32(1 << 31)
 BIAS, MANTISSA_BITS = np.int32(127), np.int32(23)
-
-TANH_SPLIT = np.float32(0.55)  # tanh is 1/2 here; above, 1 - 2 / (exp(2x) + 1) loses no precision
-# (tanh(x) / x - 1) / x^2 as a polynomial of x^2 below the split
-T0, T1, T2, T3, T4 = (
-    np.float32(c)
-    for c in (
-        -0.3333333200797763,
-        0.13333113729041174,
-        -0.053909428829513724,
-        0.02130938867276075,
-        -0.006610227842797418,
-    )
-)
 
 # tanh-GELU is x * sigmoid(z) with z = 2 sqrt(2 / pi) (x + 0.044715 x^3).
 Z1, Z3 = np.float32(1.5957691216057308), np.float32(1.5957691216057308 * 0.044715)
@@ -60,19 +46,6 @@ def exp(x: np.float32) -> np.float32:
 def _power_of_two(n: np.int32) -> np.float32:
     power: np.float32 = from_bits(np.uint32(np.int32(n + BIAS) << MANTISSA_BITS))
     return power
-
-
-@helper()
-def tanh(x: np.float32) -> np.float32:
-    """Return tanh by an odd polynomial near 0 and by exp elsewhere."""
-    size = abs(x)
-    square = x * x
-    p = multiply_add(multiply_add(multiply_add(multiply_add(T4, square, T3), square, T2), square, T1), square, T0)
-    near = multiply_add(size * square, p, size)
-    far = ONE - TWO / (exp(TWO * size) + ONE)
-    result = near if size < TANH_SPLIT else far
-    odd: np.float32 = from_bits(bits_of(result) | (bits_of(x) & SIGN))
-    return odd
 
 
 @helper()

@@ -45,8 +45,7 @@ class _Pool:
 
 
 _pool = _Pool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.reset)
+os.register_at_fork(after_in_child=_pool.reset)
 
 
 def num_threads(elements: int) -> int:

@@ -1,9 +1,9 @@
 """Raw memory-bound kernels of the Numba back end: functions of single elements, of rows, and of all parameters.
 
-`c/vector.py` documents the same functions.
+`c/vector.py` documents the same functions. torch computes operators that a DiT calls rarely: exp, tanh, softmax, the
+loss, and the order of patches.
 
-Legend: N batch, C channels, R and S rows and columns of patches, p side of a patch, T tokens (T = R * S), E width of a
-hidden layer.
+Legend: N batch, T tokens, E width of a hidden layer.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.engine.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, rows_of, samples_of, shape_of, typed
+from dithc.engine.hcops import reference
+from dithc.engine.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, samples_of, shape_of, typed
 from dithc.engine.hcops.numba import loops
 from dithc.engine.hcops.numba.compiler import KernelEntry
 from dithc.engine.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
@@ -26,7 +27,7 @@ from dithc.engine.native import AdamwSettings
 # Cuts between threads are multiples of this number. 4,096 elements fill pages exactly, so that only one thread touches a
 # page first.
 ELEMENTS_PER_CUT = 4096
-FUNCTIONS = ("exp", "tanh", "gelu", "silu")
+FUNCTIONS = ("gelu", "silu")
 
 
 def _elements(kernel: KernelEntry, count: int, *arguments: Any) -> None:
@@ -46,12 +47,16 @@ def _map_backward(op: str, kernel: KernelEntry, dy: Tensor, x: Tensor) -> Tensor
     return dx
 
 
-exp_forward, tanh_forward, gelu_forward, silu_forward = (
-    partial(_map, name, getattr(loops, f"{name}_forward")) for name in FUNCTIONS
-)
-exp_backward, tanh_backward, gelu_backward, silu_backward = (
+gelu_forward, silu_forward = (partial(_map, name, getattr(loops, f"{name}_forward")) for name in FUNCTIONS)
+gelu_backward, silu_backward = (
     partial(_map_backward, f"{name}_backward", getattr(loops, f"{name}_backward")) for name in FUNCTIONS
 )
+exp_forward, tanh_forward, softmax_forward = reference.exp, reference.tanh, reference.softmax
+exp_backward, tanh_backward = torch.mul, torch.ops.aten.tanh_backward
+
+
+def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
+    return torch._softmax_backward_data(dy, y, -1, y.dtype)
 
 
 def swiglu_forward(x: Tensor) -> Tensor:
@@ -84,59 +89,28 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
     return out
 
 
-def softmax_forward(x: Tensor) -> Tensor:
-    op, out = "softmax", torch.empty_like(x)
-    rows, width = rows_of(op, x)
-    target = flat(op, "out", out)
-    # Exponentials stay in fp32 until the division by their sum.
-    exponentials = target if x.dtype == torch.float32 else np.empty(x.numel(), np.float32)
-    run(loops.softmax_forward, rows, width, flat(op, "x", x), target, exponentials, elements=x.numel())
-    return out
-
-
-def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    op, dx = "softmax_backward", torch.empty_like(y)
-    shape_of(op, "dy", dy, y.shape)
-    rows, width = rows_of(op, y)
-    run(loops.softmax_backward, rows, width, *flats(op, dy=dy, y=y, dx=dx), elements=y.numel())
-    return dx
-
-
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    op = "mse"
-    shape_of(op, "y", y, x.shape)
-    rows, width = samples_of(op, x)
-    blocks = -(-width // ELEMENTS_PER_BLOCK)
-    sums = np.empty(rows * blocks)
-    run(loops.mse_forward, rows * blocks, width, *flats(op, x=x, y=y), sums, elements=x.numel())
-    return (torch.from_numpy(sums).view(rows, blocks).sum(1) / width).float()  # (N)
+    shape_of("mse", "y", y, x.shape)
+    return (x.double() - y.double()).square().view(samples_of("mse", x)).mean(1).float()  # (N)
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     op = "mse_backward"
     shape_of(op, "y", y, x.shape)
     shape_of(op, "dout", dout, x.shape[:1])
-    fp32(op, "dout", dout)
-    rows, width = samples_of(op, x)
-    dx, factor = torch.empty_like(x), (dout.detach() * (2 / max(width, 1))).numpy()
-    run(loops.mse_backward, rows, width, factor, *flats(op, x=x, y=y, dx=dx), elements=x.numel())
-    return dx
+    rows, columns = samples_of(op, x)
+    factor = dout * (2 / max(columns, 1))  # (N)
+    return (factor.view(rows, 1) * (x.float() - y.float()).view(rows, columns)).to(x.dtype).view(x.shape)
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
     patches_of("patchify", "image", image, p, order)
-    n, c, height, width = image.shape
-    patches = image.new_empty((n, height // p * (width // p), c * p * p))
-    _patches("patchify", image, patches, p, order, to_patches=True)
-    return patches  # (N, T, C*p*p)
+    return reference.patchify(image, p, order).clone()  # (N, T, C*p*p), never a view
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     patches_of("unpatchify", "patches", patches, p, order, rows=rows)
-    n, t, features = patches.shape
-    image = patches.new_empty((n, features // (p * p), rows * p, t // rows * p))
-    _patches("unpatchify", image, patches, p, order, to_patches=False)
-    return image  # (N, C, height, width)
+    return reference.unpatchify(patches, rows, p, order).clone()  # (N, C, height, width), never a view
 
 
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
@@ -189,10 +163,3 @@ def _equal_parts(counts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
         ]
         for begin in range(0, total, size)
     ]
-
-
-def _patches(op: str, image: Tensor, patches: Tensor, p: int, order: int, *, to_patches: bool) -> None:
-    n, c, height, width = image.shape
-    r, s = height // p, width // p
-    arrays = flats(op, image=image, patches=patches)
-    run(loops.patchify, n * r, c, r, s, p, order == 1, to_patches, *arrays, elements=image.numel())

@@ -30,33 +30,12 @@ class Attention(NamedTuple):
     causal: bool
 
 
-def norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool, torch_call: Torch | None = None
-) -> Tensor:
-    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
+class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019) of x (..., D), contiguous, in x's type.
 
     Missing weights are ones, missing biases zeros. `torch_call` computes gradients that are not contiguous.
     """
-    out: Tensor = dithc_norm.apply(x, weight, bias, eps, rms, torch_call)  # type: ignore[no-untyped-call]
-    return out
 
-
-def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool) -> Tensor:
-    """Return softmax(scale * q k^T) v of each head, (N, H, T, K) with strides of `torch.empty_like(query)`.
-
-    key and value are (N, G, S, K), and G divides H. The last strides are 1. `causal` limits query i to keys 0 to i.
-    """
-    out: Tensor = dithc_attention.apply(query, key, value, Attention(scale, causal))  # type: ignore[no-untyped-call]
-    return out
-
-
-def activation(x: Tensor, name: str, torch_call: Torch) -> Tensor:
-    """Return gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves other gradients."""
-    out: Tensor = dithc_activation.apply(x, name, torch_call)  # type: ignore[no-untyped-call]
-    return out
-
-
-class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool, torch_call: Torch | None
@@ -70,9 +49,8 @@ class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
         out, mean, rstd = norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
         ctx.torch_call = torch_call
         ctx.save_for_backward(rows, weight, mean, rstd)
-        own: Tensor = torch.ops.aten._unsafe_view(
-            out, x.shape
-        )  # not a view for autograd, so in-place changes are allowed
+        # not a view for autograd, so in-place changes are allowed
+        own: Tensor = torch.ops.aten._unsafe_view(out, x.shape)
         return own
 
     @staticmethod
@@ -91,6 +69,8 @@ class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
 
 
 class dithc_attention(torch.autograd.Function):
+    """Attention of each head, (N, H, T, K); see `attention_forward`."""
+
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> Tensor:
         say_default()
@@ -107,6 +87,8 @@ class dithc_attention(torch.autograd.Function):
 
 
 class dithc_activation(torch.autograd.Function):
+    """gelu_erf, gelu (tanh form) or silu of a contiguous tensor; `torch_call` serves other gradients."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, torch_call: Torch) -> Tensor:
         say_default()
@@ -174,16 +156,15 @@ def norm_backward(
 
 
 def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> tuple[Tensor, Tensor]:
-    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), of last strides 1.
+    """Compute attention of query (N, H, T, K) over key and value (N, G, S, K), of last strides 1; G divides H.
 
     Returns out with the type of query and the strides of `torch.empty_like(query)`, as torch's flash kernel, and the
     logarithms of the sums of exponentials (N, H, T).
     """
     strides = torch.empty_like(query, device="meta").stride()
     buffer = library.pool().empty((query.numel(),), query.dtype)
-    out = torch.empty(
-        0, dtype=query.dtype, device="cpu"
-    )  # `set_` makes it own the buffer; a view rejects in-place changes
+    out = torch.empty(0, dtype=query.dtype, device="cpu")
+    # `set_` makes it own the buffer; a view rejects in-place changes
     out.set_(buffer.untyped_storage(), buffer.storage_offset(), query.shape, strides)
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
     library.functions().hc_attention_heads_forward(native.context(), _arguments(query, key, value, out, lse, kind))

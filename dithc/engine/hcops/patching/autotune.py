@@ -6,7 +6,6 @@ The file is next to the tuning of the matrix products, and valid for the same `t
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -68,17 +67,19 @@ class AutotuneCache:
     """Measured ratios of this machine by a text that describes the call; read once, written when they grow."""
 
     def __init__(self) -> None:
-        self._ratios: dict[int, dict[str, AutotuneResult]] = {}
+        self._ratios: dict[int, dict[str, AutotuneResult]] = {}  # by number of threads
 
     def get(self, words: str) -> AutotuneResult | None:
         """Return the ratio of a call if it was measured."""
-        return self._of_threads().get(words)
+        threads = torch.get_num_threads()
+        if threads not in self._ratios:
+            self._ratios[threads] = _load(_path())
+        return self._ratios[threads].get(words)
 
     def add(self, words: str, ratio: AutotuneResult) -> None:
-        """Store a ratio in the process and, unless DITHC_TUNING_FOLDER disables it, in the file."""
-        ratios = self._of_threads()
+        """Store a ratio that `get` lacks in the process and, unless DITHC_TUNING_FOLDER disables it, in the file."""
+        ratios, path = self._ratios[torch.get_num_threads()], _path()
         ratios[words] = ratio
-        path = _path()
         if path is not None:
             kept = {**_load(path), **ratios}
             text = json.dumps({"format": FORMAT, "key": _key(), "calls": kept}, indent=1, sort_keys=True)
@@ -87,27 +88,14 @@ class AutotuneCache:
             except OSError as error:
                 log.warning(f"cannot store the measurements of patched models: {error}")
 
-    def _of_threads(self) -> dict[str, AutotuneResult]:
-        threads = torch.get_num_threads()
-        if threads not in self._ratios:
-            self._ratios[threads] = _load(_path())
-        return self._ratios[threads]
-
 
 def _path() -> Path | None:
-    found = tuning.path_of(_machine(torch.get_num_threads()))
+    found = tuning.path_of(tuning.this_machine())
     return None if found is None else found.with_name(found.stem + ENDING)
 
 
-@cache
-def _machine(threads: int) -> tuning.TuningKey:
-    found = tuning.this_machine()
-    assert found.threads == threads
-    return found
-
-
 def _key() -> dict[str, object]:
-    key = {**asdict(_machine(torch.get_num_threads())), "torch": torch.__version__}
+    key = {**asdict(tuning.this_machine()), "torch": torch.__version__}
     plain: dict[str, object] = json.loads(json.dumps(key))
     return plain
 

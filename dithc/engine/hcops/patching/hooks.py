@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dithc.core.logging import get_logger, user_error
+from dithc.core.summaries import Table
 from dithc.engine.hcops.patching.custom_rmsnorm import PatchedRmsNorm, eps_of
 from dithc.engine.hcops.patching.dispatch_mode import CallStats, CallTable, DispatchMode
 from dithc.engine.hcops.patching.optimizer import release, take
@@ -20,7 +21,7 @@ log = get_logger(__name__)
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment variables that set how torch's threads wait for work. The OpenMP runtime reads them at torch's import."""
 Threads = Literal["torch", "own"]
-HEADER = ("operator", "shape", "type", "served by", "ours / torch", "why", "modules")
+HEADER = ["operator", "shape", "type", "served by", "ours / torch", "why", "modules"]
 
 
 class PatchedModel:
@@ -34,11 +35,8 @@ class PatchedModel:
         return list(self._calls.rows.values())
 
     def __str__(self) -> str:
-        rows = [HEADER, *map(_cells, self.table())]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        rows = [_cells(row) for row in self.table()]
+        return "\n".join(Table(title="", head=HEADER, rows=rows, texts=len(HEADER)).lines())
 
 
 def patch(
@@ -72,7 +70,7 @@ def patch(
     if threads not in get_args(Threads):
         got, expected = repr(threads), " or ".join(map(repr, get_args(Threads)))
         raise user_error("hcops.patch, argument threads", got=got, expected=expected, fix="give one of these")
-    if any(isinstance(hook, _Enter) for module in model.modules() for hook in module._forward_pre_hooks.values()):
+    if any(isinstance(hook, _Hook) for module in model.modules() for hook in module._forward_pre_hooks.values()):
         raise user_error(
             "hcops.patch", got="a model that is patched", expected="one that is not", fix="hcops.unpatch first"
         )
@@ -81,8 +79,9 @@ def patch(
     opened = _open(CallTable(always=always), threads)
     for name, module in model.named_modules():
         if module is model or next(module.children(), None) is not None:
-            module.register_forward_pre_hook(_Enter(opened, name), prepend=True)
-            module.register_forward_hook(_Leave(opened, is_root=module is model), always_call=True)
+            hook = _Hook(opened, name, is_root=module is model)
+            module.register_forward_pre_hook(hook, prepend=True)
+            module.register_forward_hook(hook, always_call=True)
         elif (eps := eps_of(module)) is not None:
             module.forward = PatchedRmsNorm(module, eps)
     return PatchedModel(model, optimizer, opened.calls)
@@ -95,7 +94,7 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
             del module.forward
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number, hook in list(hooks.items()):
-                if isinstance(hook, _Enter | _Leave):
+                if isinstance(hook, _Hook):
                     hook._opened.close()
                     del hooks[number]
                     module._forward_hooks_always_called.pop(number, None)
@@ -163,26 +162,19 @@ def _open(calls: CallTable, threads: Threads) -> _Opened:
     return opened
 
 
-class _Enter:
-    """Hook before the forward pass of a module. It is inactive under torch.compile, which compiles the unpatched model."""
+class _Hook:
+    """Hook before a module's forward pass, and after it with its output. Inactive under torch.compile."""
 
-    def __init__(self, opened: _Opened, name: str) -> None:
-        self._opened, self._name = opened, name
+    def __init__(self, opened: _Opened, name: str, *, is_root: bool) -> None:
+        self._opened, self._name, self._is_root = opened, name, is_root
 
-    def __call__(self, module: nn.Module, _: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self._opened.enter(module, self._name)
-
-
-class _Leave:
-    """Hook after the forward pass, also after a failure."""
-
-    def __init__(self, opened: _Opened, *, is_root: bool) -> None:
-        self._opened, self._is_root = opened, is_root
-
-    def __call__(self, module: nn.Module, _: Any, __: Any) -> None:
-        if not torch.compiler.is_compiling():
+    def __call__(self, module: nn.Module, _: Any, *output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if output:
             self._opened.leave(module, is_root=self._is_root)
+        else:
+            self._opened.enter(module, self._name)
 
 
 def _say_how_threads_wait() -> None:
@@ -194,11 +186,11 @@ def _say_how_threads_wait() -> None:
         )
 
 
-def _cells(row: CallStats) -> tuple[str, ...]:
+def _cells(row: CallStats) -> list[str]:
     first, *others = row.modules
     modules = f"{first or '(model)'}{f' and {len(others)} more' if others else ''}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    return row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules
+    return [row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules]
 
 
 def _in_words(calls: CallTable) -> str:

@@ -135,22 +135,24 @@ def serve(call: Call) -> Tensor:
             x.contiguous(), weight, None if bias is None else bias.contiguous(), autocast_type() or x.dtype
         )
     if call.op == "layer_norm":
-        _, weight, bias = call.tensors
-        return autograd_functions.norm(x, weight, bias, *call.settings, rms=False)
+        return _applied(autograd_functions.dithc_norm, *call.tensors, *call.settings, False, None)
     if call.op == "rms_norm":
         (eps,), own = call.settings, call.by_hand
         by_torch = own.compute if own is not None else lambda x, weight: torch.rms_norm(x, weight.shape, weight, eps)
-        return autograd_functions.norm(x, call.tensors[1], None, eps, rms=True, torch_call=by_torch)
+        return _applied(autograd_functions.dithc_norm, *call.tensors, None, eps, True, by_torch)
     if call.op == "attention":
-        scale, causal = call.settings
-        query, key, value = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
-        return autograd_functions.attention(query, key, value, scale, causal=causal)
+        heads = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
+        return _applied(autograd_functions.dithc_attention, *heads, autograd_functions.Attention(*call.settings))
     if call.op == "silu":
-        return autograd_functions.activation(x, "silu", functional.silu)
+        return _applied(autograd_functions.dithc_activation, x, "silu", functional.silu)
     (form,) = call.settings
-    return autograd_functions.activation(
-        x, "gelu" if form == "tanh" else "gelu_erf", partial(functional.gelu, approximate=form)
-    )
+    by_torch = partial(functional.gelu, approximate=form)
+    return _applied(autograd_functions.dithc_activation, x, "gelu" if form == "tanh" else "gelu_erf", by_torch)
+
+
+def _applied(node: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    out: Tensor = node.apply(*inputs)  # type: ignore[no-untyped-call]
+    return out
 
 
 def autocast_type() -> torch.dtype | None:

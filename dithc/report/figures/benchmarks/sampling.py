@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, nothing, over_pictures, styled
+from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, lanes, nothing, over_pictures, styled
 from dithc.report.records import ReportRecords
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
@@ -32,7 +32,6 @@ class SampleImage:
 
 
 def draw_sampling(facts: ReportRecords) -> bytes:
-    """Draw the sampling benchmark of the report."""
     found = facts.benches.get("sampling")
     return draw_ways(found) if found else nothing("sampling on several ranks: not run")
 
@@ -123,10 +122,7 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
         panel.axvline(line, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
     most = max([sum(pair) for _, found in cells for pair in found.values()] + [float(ranks)])
     panel.set_xlim(0, most * 1.05)
-    panel.set_yticks(range(len(cells)), [title for title, _ in cells])
-    panel.tick_params(axis="y", labelcolor=theme.INK)
-    panel.set_ylim(len(cells) - 0.45, -0.55)
-    panel.grid(visible=False, axis="y")
+    lanes(panel, [title for title, _ in cells], margin=0.55)
     for border in range(1, len(cells)):
         panel.axhline(border - 0.5, color=theme.GRID, linewidth=0.8)
     panel.set_xlabel("speedup over one rank with the cores of one rank; dashed: one rank, and all ranks without loss")

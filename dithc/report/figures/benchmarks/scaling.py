@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
+
 from dithc.core.summaries import short
 from dithc.report.benchmarks import scaling_curves
 from dithc.report.figures import theme
@@ -121,14 +124,9 @@ def _colours(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, s
         alike = [one for one in curves if (one.model, one.kind) == (curve.model, curve.kind)]
         place = alike.index(curve) / (len(alike) - 1) if len(alike) > 1 else 0.4
         toward, share = (theme.INK, 0.4 - place) if place < 0.4 else (theme.FACE, 0.75 * (place - 0.4))
-        found[curve] = blend(hues[curve.model], toward, share=share)
+        own, aim = np.array(to_rgb(hues[curve.model])), np.array(to_rgb(toward))
+        found[curve] = to_hex(own + share * (aim - own))
     return found
-
-
-def blend(colour: str, other: str, *, share: float) -> str:
-    """Interpolate two `#rrggbb` colors."""
-    pairs = ((int(colour[place : place + 2], 16), int(other[place : place + 2], 16)) for place in (1, 3, 5))
-    return "#" + "".join(f"{round(own + share * (aim - own)):02x}" for own, aim in pairs)
 
 
 def _look(kind: scaling_curves.Kind) -> dict[str, Any]:

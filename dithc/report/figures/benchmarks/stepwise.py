@@ -4,22 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dithc.core.reproduction import Printed
+from dithc.core.reproduction import published_value
 from dithc.core.summaries import rounded, short
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.canvas import as_png, canvas, lanes, nothing, styled
 from dithc.report.records import ReportRecords
 
 HALF = 0.36  # height of a bar relative to the space between two stages
 FIRST_LINE = 1.0  # the baseline
-# Name of each stage in the paper.
-PAPER = {
-    "gemm": "GEMM",
-    "mpi": "+ asynchronous MPI",
-    "operators": "+ AI operators",
-    "automem": "+ AutoMem",
-    "tuned": "+ tuning",
-}
 # Reason of a missing speedup by status of the stage.
 NOTES = {"ok": "no baseline", "same": "nothing to exchange"}
 
@@ -35,32 +27,27 @@ class StageBar:
     note: str
 
 
-def stage_bars(result: Mapping[str, Any], paper: Printed | None) -> list[StageBar]:
+def stage_bars(result: Mapping[str, Any]) -> list[StageBar]:
     """Return the stages with the numbers of the paper; its baseline has the speedup 1."""
-    bars = []
-    for row in result["stages"]:
-        speedup = row.get("speedup")
-        printed = paper.number(PAPER.get(row["name"], ""), "Speed-up") if paper else None
-        bars.append(
-            StageBar(
-                label=row["label"],
-                measured=speedup["median"] if speedup else None,
-                deviation=speedup["mad"] if speedup else 0.0,
-                published=1.0 if paper and row["name"] == "baseline" else printed,
-                note="" if speedup else NOTES.get(row["status"], row["status"]),
-            )
+    return [
+        StageBar(
+            label=row["label"],
+            measured=speedup["median"] if (speedup := row.get("speedup")) else None,
+            deviation=speedup["mad"] if speedup else 0.0,
+            published=1.0 if row["name"] == "baseline" else published_value("fig9", row["name"], "Speed-up"),
+            note="" if speedup else NOTES.get(row["status"], row["status"]),
         )
-    return bars
+        for row in result["stages"]
+    ]
 
 
 def draw_stepwise(facts: ReportRecords) -> bytes:
-    """Draw the stages of the report."""
     found = facts.benches.get("stepwise")
     if not found:
         return nothing("training by stages: not run")
     settings = found["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stage_bars(found, facts.stepwise_paper), title=title)
+    return draw_stages(stage_bars(found), title=title)
 
 
 def draw_stages(bars: Sequence[StageBar], *, title: str) -> bytes:
@@ -71,12 +58,9 @@ def draw_stages(bars: Sequence[StageBar], *, title: str) -> bytes:
         _ours(panel, bars)
         _theirs(panel, bars)
         panel.axvline(FIRST_LINE, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
-        panel.set_yticks(range(len(bars)), [bar.label for bar in bars])
-        panel.tick_params(axis="y", labelcolor=theme.INK)
-        panel.set_ylim(len(bars) - 0.4, -0.6)
+        lanes(panel, [bar.label for bar in bars])
         panel.set_xlim(0, most * 1.14)
         panel.set_xlabel("speedup over the baseline")
-        panel.grid(visible=False, axis="y")
         panel.set_title(f"Gain by stage: {title}")
         figure.legend(loc="outside upper right", ncols=2, labelcolor=theme.INK, fontsize=9)
         return as_png(figure)
@@ -103,11 +87,8 @@ def _ours(panel: Any, bars: Sequence[StageBar]) -> None:
 def _theirs(panel: Any, bars: Sequence[StageBar]) -> None:
     """Draw published bars, hatched."""
     shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
-    if not shown:
-        return
-    heights, widths = zip(*shown, strict=True)
     look = {"color": theme.FACE, "edgecolor": theme.MUTED, "hatch": "////", "linewidth": 0.9}
-    panel.barh(heights, widths, height=HALF, label="published, machine of the paper", **look)
+    panel.barh(*zip(*shown, strict=True), height=HALF, label="published, machine of the paper", **look)
     for height, width in shown:
         panel.annotate(
             f"{short(width)} ×", (width, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5,

@@ -12,13 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.data import mosaic
 from dithc.report.figures import theme
 from dithc.report.figures.benchmarks.scaling import spaced
-from dithc.report.figures.canvas import LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, as_png, over_pictures, styled
+from dithc.report.figures.canvas import (
+    LINE_INCHES,
+    TITLE_SIZE,
+    WIDTH_INCHES,
+    as_png,
+    number_log_axis,
+    over_pictures,
+    styled,
+)
 from dithc.report.figures.samples import title_lines
 from dithc.report.formatting import score, span
 
-ROWS_SHOWN, COLUMNS_SHOWN, GAP = 2, 4, 2  # samples per point, pixels between them
+ROWS_SHOWN, COLUMNS_SHOWN = 2, 4  # samples per point
 IMAGES_SHOWN = ROWS_SHOWN * COLUMNS_SHOWN
 BEST, WORST = 3, 2  # with the baseline the number of colors of the palette
 BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
@@ -28,7 +37,6 @@ BETWEEN_LINES = 0.5  # lines between two names
 FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; minimum height of the panel of scores
 TICKS_APART = 0.16  # share of the time axis that a duration needs
 FARTHEST = 10.0  # ratio of the lowest score to a bound above which the bound is omitted
-NARROW = 6.0  # ratio of the ends of an axis below which it has more ticks
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 Lines = Mapping[str, Sequence[str]]
 """Names in lines."""
@@ -83,7 +91,8 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
         for place, point, title in zip(row, first[name], titles[name], strict=False):
             place.set_title("\n".join(title), color=colours[name], fontsize=TITLE_SIZE)
             if (name, point["step"]) in pictures:
-                place.imshow(_mosaic(pictures[name, point["step"]]), interpolation="nearest")
+                images = pictures[name, point["step"]][:IMAGES_SHOWN]
+                place.imshow(mosaic(images, columns=COLUMNS_SHOWN), interpolation="nearest")
     return figure
 
 
@@ -125,7 +134,7 @@ def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mappin
     panel.tick_params(axis="y", labelcolor=theme.INK)
     panel.set_ylim(top, 0.0)
     panel.grid(visible=False, axis="y")
-    _number(panel.xaxis)
+    number_log_axis(panel.xaxis)
     panel.set_title(f"R: how many times sooner than {baseline}")
     said = "to the score that both reach, by wall time; one mark per seed (triangle: at least, at most), diamonds are means"
     said += f"; shaded: {baseline} against itself with other seeds" if itself else ""
@@ -136,14 +145,6 @@ def _told(ratio: Mapping[str, Any]) -> str:
     """Format the mean with its deviation over seeds, or as a bound."""
     deviation = ratio["wall_deviation"]
     return f"{BOUNDS[ratio['bound']]}{ratio['wall']:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
-
-
-def _number(axis: Any) -> None:
-    """Format plain numbers on a logarithmic axis, denser on a narrow range."""
-    low, high = sorted(axis.get_view_interval())
-    axis.get_major_locator().set_params(subs=(1, 2, 5) if high > NARROW * low else range(1, 10), numticks=12)
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(lambda value, _: "")
 
 
 def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -> None:
@@ -168,7 +169,7 @@ def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -
         for level in levels:
             panel.axhline(level, color=theme.MUTED, linewidth=1, linestyle=line)
         said += [what] if any(level > low for level in levels) else []
-    _number(panel.yaxis)
+    number_log_axis(panel.yaxis)
     _time_axis(panel, result, said)
     panel.set_ylabel("FID")
     is_grey = set(result["steps"]) - set(colours)
@@ -203,14 +204,3 @@ def _name_ends(
             "\n".join(names[name]), (point["seconds"], point["fid"]), xytext=(1.03, height), textcoords="axes fraction",
             va="center", fontsize=TITLE_SIZE, color=colours[name], annotation_clip=False, arrowprops=leader,
         )  # fmt: skip
-
-
-def _mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Place the first images side by side on white."""
-    shown = images[:IMAGES_SHOWN]
-    height, width = images.shape[2] + GAP, images.shape[3] + GAP
-    picture = np.full((ROWS_SHOWN * height - GAP, COLUMNS_SHOWN * width - GAP, 3), 255, np.uint8)
-    for place, image in enumerate(shown):
-        top, left = place // COLUMNS_SHOWN * height, place % COLUMNS_SHOWN * width
-        picture[top : top + height - GAP, left : left + width - GAP] = image.transpose(1, 2, 0)
-    return picture

@@ -44,7 +44,6 @@ class Timeline:
 
     @property
     def stall(self) -> float:
-        """Stalled seconds of the step."""
         return float(sum(turn.phase["stall_seconds"] for turn in self.turns))
 
 

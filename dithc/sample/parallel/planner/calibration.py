@@ -304,13 +304,12 @@ class _AllKeys(Apart):
         self._kept: Any = None
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        """See `hcops.part.Across`; computes all columns."""
+        """See `token_shard.ShardedAttention`; computes all columns."""
         self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
         sharded_ops.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
         return iter(self._outputs)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        """See `hcops.part.Across`."""
         n, _, width = qkv.shape
         if self._memory.dtype != qkv.dtype or not len(self._memory):
             self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)

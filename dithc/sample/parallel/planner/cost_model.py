@@ -38,33 +38,22 @@ class LinkModel:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRates:
-    """Rates of ranks and links.
+    """Rates of ranks and links."""
 
-    Attributes:
-        flops: F, with many tokens.
-        half_tokens: total tokens of all rows at which products reach half of F; attention does not depend on it.
-        inside, between: links within and between nodes; None if unknown.
-        copying: bytes per second of a rank's copies in memory.
-        meeting: seconds of a barrier within a node.
-        leaving: extra seconds per block if attention is a separate call, as with messages; half of it per further ring
-            step.
-        hidden: share of a message hidden behind computation: 1 with a core for communication threads.
-        call: seconds of a network call outside of blocks.
-        decoding: seconds per image and rank.
-        crowding: active ranks per node, ascending, and the relative computing time, interpolated; empty for no effect.
-        source: origin of the rates.
-    """
-
-    flops: float
+    flops: float  # F, with many tokens
+    # total tokens of all rows at which products reach half of F; attention does not depend on it
     half_tokens: float = 0.0
+    # links within and between nodes; None if unknown
     inside: LinkModel | None
     between: LinkModel | None
-    copying: float
-    meeting: float = 0.0
+    copying: float  # bytes per second of a rank's copies in memory
+    meeting: float = 0.0  # seconds of a barrier within a node
+    # extra seconds per block if attention is a separate call, as with messages; half of it per further ring step
     leaving: float = 0.0
-    hidden: float = 1.0
-    call: float = 0.0
-    decoding: float = 0.0
+    hidden: float = 1.0  # share of a message hidden behind computation: 1 with a core for communication threads
+    call: float = 0.0  # seconds of a network call outside of blocks
+    decoding: float = 0.0  # seconds per image and rank
+    # active ranks per node, ascending, and the relative computing time, interpolated; empty for no effect
     crowding: Sequence[tuple[int, float]] = ()
     source: str = ""
 

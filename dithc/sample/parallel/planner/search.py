@@ -17,19 +17,13 @@ MOST_RANKS = 1 << 14  # limit for enumeration within seconds
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """Degrees and their prediction.
-
-    Attributes:
-        seconds: time until the last group is done.
-        exchange: part of `seconds` in which the busiest group only communicates.
-        speedup, ideal: speedup over one rank, and divided by the number of ranks.
-    """
+    """Degrees and their prediction."""
 
     degrees: ParallelDegrees
-    seconds: float
-    exchange: float
-    speedup: float
-    ideal: float
+    seconds: float  # time until the last group is done
+    exchange: float  # part of `seconds` in which the busiest group only communicates
+    speedup: float  # over one rank
+    ideal: float  # speedup divided by the number of ranks
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
         """Return the sort key: seconds in steps of ALIKE, then inner degree, rows, size."""

@@ -15,21 +15,13 @@ WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGrid:
-    """Window layout of a scene, equal for all scenes and ranks.
+    """Window layout of a scene, equal for all scenes and ranks."""
 
-    Attributes:
-        size: H, W.
-        window: h, w; not larger than the scene.
-        overlap: minimum shared fraction of a window's side; below 1.
-        shift: whether the grid moves between timesteps, by less than the stride.
-        seed: seed of the moves, each a function of (seed, timestep).
-    """
-
-    size: tuple[int, int]
-    window: tuple[int, int]
-    overlap: float = 0.0
-    shift: bool = False
-    seed: int = 0
+    size: tuple[int, int]  # H, W
+    window: tuple[int, int]  # h, w; not larger than the scene
+    overlap: float = 0.0  # minimum shared fraction of a window's side; below 1
+    shift: bool = False  # whether the grid moves between timesteps, by less than the stride
+    seed: int = 0  # seed of the moves, each a function of (seed, timestep)
 
     @property
     def strides(self) -> tuple[int, int]:

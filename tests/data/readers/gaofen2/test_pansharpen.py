@@ -176,8 +176,7 @@ def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: 
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"gsd_m": 4.0, "height_m": 1.0}, {"gsd_m": 1.0}, {"gsd_m": 1.0, "height_m": 1.0, "units": "byte"}],
+    "wrong", [{"gsd_m": 4.0, "height_m": 1.0}, {"gsd_m": 1.0}, {"gsd_m": 1.0, "height_m": 1.0, "units": "byte"}]
 )
 def test_settings_without_effect_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="pansharpen"):

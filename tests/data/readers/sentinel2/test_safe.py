@@ -1,6 +1,5 @@
 """Reading of Sentinel-2 products: correct reflectance on one grid, and rejection of every type of damage."""
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dithc.cli import main
 from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data.grids import north_up
@@ -216,28 +214,3 @@ def test_real_decimated_product_is_refused_for_its_checksum_and_then_for_its_pix
     for checksum, reason in (("verify", Reason.CHECKSUM_MISMATCH), ("skip", Reason.RESOLUTION_MISMATCH)):
         found = read_all(folder, checksum=checksum)
         assert [scene.refused.reason for scene in found if isinstance(scene, Rejection)] == [reason] * len(found)
-
-
-def test_verb_ends_with_status_2_for_the_only_product_spoilt_and_keeps_earlier_output(
-    safe_folder: Path,
-    safe_product: Path,
-    tmp_path: Path,
-    config: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
-    path = config(source={"kind": "sentinel2", "path": str(safe_folder), "checksum": "skip"}, rendering=shown)
-    out = tmp_path / "out"
-    words = ["ingest", "--config", str(path), "--dataset", "set", "--out", str(out / "manifest.json")]
-    assert main(words) == 0
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    image = band(safe_product, "B03_10m")
-    os.truncate(image, image.stat().st_size // 2)
-    capsys.readouterr()
-    assert main(words) == 2
-    text = capsys.readouterr().err
-    for word in ("1 of 1 scenes", "read_error", safe_product.name, "got:", "expected:", "fix:"):
-        assert word in text
-    assert "Traceback" not in text
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    assert not list(tmp_path.glob(".out*"))

@@ -105,11 +105,8 @@ def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -
 def made(
     *, baseline: str | None, applied: bool | None, offset: float | None
 ) -> tuple[stac.Item, dict[str, stac.Asset]]:
-    asset = (
-        {"href": "./a.tif"}
-        if offset is None
-        else {"href": "./a.tif", "raster:bands": [{"scale": 1e-4, "offset": offset}]}
-    )
+    asset: dict[str, Any] = {"href": "./a.tif"}
+    asset |= {} if offset is None else {"raster:bands": [{"scale": 1e-4, "offset": offset}]}
     properties = {"s2:processing_baseline": baseline, "earthsearch:boa_offset_applied": applied}
     content = {
         "type": "Feature",

@@ -40,24 +40,15 @@ def test_copies_between_the_same_turns_hide_together_or_not_at_all() -> None:
     three = tuple(SavedTensor(ordinal=ordinal, bytes=10, last_reader=1) for ordinal in range(3))
     units = (unit("a"), unit("b", weight=1, saved=three), unit("c"))  # the tensors are idle for 3 seconds
     trace = Trace(units=units, outside_bytes=0)
-    together, apart = ladder(trace, both(20.0)), ladder(trace, both(19.9))
-    assert _num_hiding(trace, together) == 3
-    assert _num_hiding(trace, apart) == 0
-
-
-def _num_hiding(trace: Trace, rungs: tuple[Demotion, ...]) -> int:
-    """Return the number of saved tensors before the first weights."""
-    order = [rung.kind for rung in rungs]
-    return order[: order.index("copied")].count("saved")
+    for rate, num_hiding in ((20.0, 3), (19.9, 0)):
+        order = [rung.kind for rung in ladder(trace, both(rate))]
+        assert order[: order.index("copied")].count("saved") == num_hiding, "saved tensors precede the first weights"
 
 
 def test_only_what_is_idle_for_a_turn_can_leave() -> None:
     trace = blocks(3)
-    assert [is_offloadable(trace, index, unit.saved[0]) for index, unit in enumerate(trace.units)] == [
-        True,
-        True,
-        False,
-    ]
+    found = [is_offloadable(trace, index, unit.saved[0]) for index, unit in enumerate(trace.units)]
+    assert found == [True, True, False]
     read_by_the_last = SavedTensor(ordinal=0, bytes=1, last_reader=2, first_reader=0)
     assert not is_offloadable(trace, 0, read_by_the_last)
 

@@ -112,11 +112,7 @@ def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_erro
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    for named, message in (
-        (None, "install an MPI"),
-        ("mpiexec", "absolute path"),
-        ("/nowhere/mpiexec", "absolute path"),
-    ):
+    for named, message in {None: "install an MPI", "mpiexec": "absolute", "/nowhere/mpiexec": "absolute"}.items():
         with pytest.raises(UserError, match=message):
             find_mpiexec(named)
     beside = tmp_path / "mpiexec"
@@ -138,9 +134,7 @@ def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
     environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
     assert environment["SLURM_OVERLAP"] == "1", "a step inside a step waits for the outer one"
     assert (environment["SLURM_CPU_BIND"], environment["HOME"]) == ("none", "/h")
-    assert not environment.keys() & {"SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_TASK"}, (
-        "they say what a rank has, not a node"
-    )
+    assert not environment.keys() & {"SLURM_TRES_PER_TASK", "SLURM_CPUS_PER_TASK"}, "they describe ranks, not nodes"
 
 
 @pytest.mark.parametrize(
@@ -169,11 +163,12 @@ def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_path, caplog, is_watched):
     monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.1)
-    monkeypatch.setattr(supervisor, "STARTS", 1)
-    folder = tmp_path if is_watched else None
-    status = supervise(["sleep", "600"], environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
+    monkeypatch.setattr(supervisor, "STARTS", 2)
+    line, folder = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 600"], tmp_path if is_watched else None
+    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
     assert status == 128 + signal.SIGTERM
     assert "no child process" in caplog.text
+    assert (tmp_path / "started").read_text() == "x\n" * (2 if is_watched else 1), "it is started again, for so often"
 
 
 def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
@@ -195,15 +190,6 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
         path.touch()
     assert supervise(["true"], environment=os.environ, meet_in=tmp_path) == 0
     assert sorted(tmp_path.iterdir()) == sorted(others)
-
-
-def test_launcher_that_waits_for_what_has_ended_is_ended_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.5)
-    monkeypatch.setattr(supervisor, "STARTS", 2)
-    line = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 3600"]
-    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
-    assert status == 128 + signal.SIGTERM
-    assert (tmp_path / "started").read_text() == "x\nx\n", "it is started again, for so often"
 
 
 @pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])

@@ -231,13 +231,6 @@ def test_both_weights_of_an_mlp_write_there_and_add_up(way: str) -> None:
             torch.testing.assert_close(weight.grad, truth, rtol=1e-5, atol=1e-4)
 
 
-def test_mlp_used_twice_in_one_pass_gets_both_gradients() -> None:
-    weights, inputs = flat((7, 3), (3, 7)), [torch.randn(2, 5, 3) for _ in range(2)]
-    sum(mlp(x, weights, residual=x).square().sum() for x in inputs).backward()
-    for weight, truth in zip(weights, mlp_by_torch(weights, *inputs), strict=True):
-        torch.testing.assert_close(weight.grad, truth, rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_frozen_weight_of_an_mlp_gets_no_gradient(frozen: int) -> None:
     weights, x = flat((7, 3), (3, 7)), torch.randn(2, 5, 3)
